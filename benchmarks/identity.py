@@ -21,7 +21,7 @@ from benchmarks.report import Bar, Report, broken_rows, timings
 from benchmarks.settings import Settings
 from benchmarks.side_by_side import Call, Contestant, Role, Row, named, side_by_side
 from warmstore.identity import identify
-from warmstore.identity.sample_identities import identify_samples
+from warmstore.identity.samples.sample_identities import identify_samples
 
 FILES = 1_000
 HITS = 256

@@ -17,7 +17,7 @@ from tests.slow import thinned
 from torch.utils.data import ConcatDataset, Subset
 
 import warmstore as ws
-from warmstore.identity.sample_identities import identify_samples
+from warmstore.identity.samples.sample_identities import identify_samples
 from warmstore.pipeline.step_identities import difference_of, key_of
 from warmstore.pipeline.steps import Step
 

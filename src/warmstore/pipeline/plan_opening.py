@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import UnsupportedType, WarmstoreError
-from warmstore.identity.sample_identities import UInt64
+from warmstore.identity.samples.sample_hashes import UInt64
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.pipeline_source import CacheLayout, PipelineSource
 from warmstore.pipeline.plan.assignment import assign

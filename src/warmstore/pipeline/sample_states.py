@@ -14,13 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from warmstore.identity.sample_identities import (
-    SampleIdentities,
-    UInt64,
-    counts_as_a_whole,
-    identify_samples,
-    mixed,
-)
+from warmstore.identity.samples.sample_hashes import UInt64, mixed
+from warmstore.identity.samples.sample_identities import SampleIdentities, counts_as_a_whole, identify_samples
 from warmstore.identity.watch import SHARE
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.storage.array_types import Bools

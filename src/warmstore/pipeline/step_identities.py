@@ -18,7 +18,7 @@ from warmstore.identity.call_effects import effects_of
 from warmstore.identity.identity import Identity, WalkResult, difference, reasons, remedies, walk_over
 from warmstore.identity.patches import Patches
 from warmstore.identity.recorded_identity import RecordedIdentity
-from warmstore.identity.sample_identities import SampleIdentities
+from warmstore.identity.samples.sample_identities import SampleIdentities
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 from warmstore.pipeline.sample_states import SampleStates

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from warmstore.identity.sample_identities import UInt64
+from warmstore.identity.samples.sample_hashes import UInt64
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.plan.plan_figures import PlanFigures
 from warmstore.storage.array_types import Bools

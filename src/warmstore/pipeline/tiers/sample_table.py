@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from warmstore.identity.sample_identities import UInt64
+from warmstore.identity.samples.sample_hashes import UInt64
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.storage.array_types import Bools
 

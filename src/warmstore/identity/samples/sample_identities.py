@@ -9,19 +9,15 @@ of the files that it names.
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import repeat
-from operator import attrgetter
 from pathlib import PosixPath
 from typing import Any, Protocol
 
 import numpy as np
 import xxhash
 
-from warmstore._native import floor, threads_for
 from warmstore.identity.call_effects import effects_of
 from warmstore.identity.identity import Identity, WalkResult, walk_over, walking
 from warmstore.identity.kinds.arrays import is_mapped
@@ -32,11 +28,17 @@ from warmstore.identity.object_walk import ObjectWalk
 from warmstore.identity.patches import Patches
 from warmstore.identity.plain_data import ATOMS, NotPlain, PlainTexts, digest_of, layout_text
 from warmstore.identity.recorded_identity import RecordedIdentity
+from warmstore.identity.samples.sample_hashes import (
+    PathHashes,
+    RowHashes,
+    UInt64,
+    hashes_of_bytes,
+    hashes_of_states,
+    hashes_of_texts,
+    mixed,
+)
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
-
-UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
-"""Hashes of samples, [n, 2]: 128 bits each. 64 would give two of 100 million samples one hash once in 4,000 sources."""
 
 Classes = tuple[tuple[type, int], ...]
 """The classes of samples, with their numbers."""
@@ -45,8 +47,7 @@ EachOf = Callable[[Identity], UInt64]
 """Makes the hashes of samples, [n, 2], from the identity of their source."""
 
 _FIRST = 16
-_AT_ONCE = 1 << 12  # files
-_ONE = np.uint64(1)
+_AT_ONCE = 1 << 12  # samples whose texts are held at once
 _MOST_FACTS = 500
 _STATE = (".<file>", ".<files>", ".<state>", ".filename")
 _PATHS = frozenset((str, PosixPath))
@@ -114,6 +115,11 @@ def identify_samples(
         kinds = set(map(type, listed))
         if kinds <= _PATHS and len(kinds) == 1:
             return _of_paths(listed if kinds == {str} else list(map(str, listed)), source, stamps)
+        if kinds == {bytes}:
+            hashes, _ = hashes_of_bytes(listed)
+            name = xxhash.xxh3_128(f"{type(source).__name__} of {len(listed)} bytes".encode())
+            name.update(np.ascontiguousarray(hashes).data)
+            return SampleIdentities(name.hexdigest()[:16], hashes, _nothing(), hashes_of_bytes)
         found = _one_by_one(listed, source, stamps, patches, known)
         if found is not None:
             return found
@@ -161,28 +167,11 @@ def listed_samples(source: Any) -> Sequence[Any] | np.ndarray[Any, Any] | None:
 
 def _of_rows(array: np.ndarray[Any, Any]) -> SampleIdentities:
     """The identities of an array's rows: hashes of their content and layout."""
-    look = _Rows(layout_text(array[:1]))
+    look = RowHashes(layout_text(array[:1]))
     hashes, _ = look(array)
     name = xxhash.xxh3_128(f"{look.layout} of {len(array)} rows".encode())
     name.update(np.ascontiguousarray(hashes).data)
     return SampleIdentities(name.hexdigest()[:16], hashes, _nothing(), look, may_be_written=True)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Hashes the rows of an array again. layout: The text of an array of one row, without its content."""
-
-    layout: str
-
-    def __call__(self, samples: Sequence[Any] | np.ndarray[Any, Any]) -> tuple[UInt64, UInt64]:
-        rows = np.ascontiguousarray(samples).reshape(-1).view(np.uint8)
-        hashes = np.empty((len(samples), 2), np.uint64)
-        for half, seed in enumerate(_hashes([self.layout])[0]):
-            sums = np.zeros(len(samples), np.uint64)
-            if rows.size:
-                floor.checksums(rows, len(rows) // len(samples), np.array([seed]), sums, threads_for(rows.nbytes))
-            hashes[:, half] = sums
-        return mixed(hashes, hashes[:, ::-1]), np.zeros_like(hashes)
 
 
 def _composed(source: Any, identify: Callable[..., SampleIdentities]) -> EachOf | None:
@@ -210,110 +199,16 @@ def _nothing() -> Identity:
 
 def _of_paths(texts: Sequence[str], source: Any, files: FileStamps) -> SampleIdentities:
     """The identities of strings and paths, all hashed in one pass, since there may be millions."""
-    hashes = _hashes(texts)
+    hashes = hashes_of_texts(texts)
     name = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)} texts".encode())
     name.update(hashes.data)
     first = texts[:_FIRST]
-    look = _Paths(files, any(map(files.stamp, first)) or any(map(_looks_like_a_path, first)))
+    look = PathHashes(files, any(map(files.stamp, first)) or any("/" in text and may_be_path(text) for text in first))
     if look.are_files:
         hashes = mixed(hashes, look.stamps(texts))
         if not all(text.startswith("/") for text in first) and files.root is None:
             name.update(os.getcwd().encode())  # noqa: PTH109  relative paths are others elsewhere
     return SampleIdentities(name.hexdigest()[:16], hashes, _nothing(), look)
-
-
-@dataclass(frozen=True)
-class _Paths:
-    """Hashes strings again, and the files that they name, if any."""
-
-    files: FileStamps
-    are_files: bool
-
-    def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:
-        texts = list(map(str, samples))
-        return _hashes(texts), self.stamps(texts) if self.are_files else np.zeros((len(texts), 2), np.uint64)
-
-    def stamps(self, texts: Sequence[str]) -> UInt64:
-        """Hashes of the files."""
-        if self.files.files != "stat" or self.files.root is not None or self.files.folders:
-            return _hashes_of_states(list(map(self.files.stamp, texts)))
-        return np.concatenate([self._stamps(texts[at : at + _AT_ONCE]) for at in range(0, len(texts), _AT_ONCE)])
-
-    def _stamps(self, texts: Sequence[str]) -> UInt64:
-        """Hashes of the sizes and times of regular files, and of the texts of everything else."""
-        found: list[os.stat_result | _NoFile]
-        try:
-            found = list(map(os.stat, texts))
-        except (OSError, ValueError):
-            found = list(map(_stat, texts))
-        sizes, times, modes = (
-            np.fromiter(map(attrgetter(name), found), np.int64, len(found))
-            for name in ("st_size", "st_mtime_ns", "st_mode")
-        )
-        pairs = np.stack([sizes, times], axis=1).view(np.uint64) + _ONE
-        hashes = mixed(pairs, pairs[:, ::-1])
-        absolute = np.fromiter(map(str.startswith, texts, repeat("/")), np.bool_, len(texts))
-        if not absolute.all():  # relative paths depend on the working directory
-            hashes[~absolute] = mixed(hashes[~absolute], _hashes([os.getcwd()]))  # noqa: PTH109
-        others = np.flatnonzero(modes & 0o170000 != stat.S_IFREG)
-        hashes[others] = _hashes_of_states([self.files.stamp(texts[at]) for at in others.tolist()])
-        return hashes
-
-
-@dataclass(frozen=True)
-class _NoFile:
-    st_size = st_mtime_ns = st_mode = 0
-
-
-def _stat(text: str) -> os.stat_result | _NoFile:
-    try:
-        return os.stat(text)  # noqa: PTH116  there may be millions
-    except (OSError, ValueError):
-        return _NoFile()
-
-
-def _hashes(texts: Sequence[str]) -> UInt64:
-    try:
-        encoded = list(map(str.encode, texts))
-    except UnicodeEncodeError:
-        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
-    return _pairs(map(xxhash.xxh3_128_digest, encoded))
-
-
-def _hashes_of_states(states: Sequence[str]) -> UInt64:
-    """Hashes of the texts of files, and 0 for no files, whatever samples are beside."""
-    hashes = _hashes(states)
-    hashes[[not state for state in states]] = 0
-    return hashes
-
-
-def _pairs(digests: Iterable[bytes]) -> UInt64:
-    return np.frombuffer(b"".join(digests), ">u8").astype(np.uint64).reshape(-1, 2)
-
-
-def _looks_like_a_path(text: str) -> bool:
-    return "/" in text and may_be_path(text)
-
-
-def mixed(one: UInt64, other: UInt64) -> UInt64:
-    """Hashes of pairs of hashes [n, 2]: the finisher of SplitMix64 (Steele et al., 2014) over a sum of both.
-
-    Args:
-        other: both halves are 0 where there is no second hash.
-    """
-    there = other.any(axis=1)
-    if not there.any():
-        return one
-    with np.errstate(over="ignore"):
-        found = one + other * np.uint64(0x9E3779B97F4A7C15)
-        found ^= found >> np.uint64(30)
-        found *= np.uint64(0xBF58476D1CE4E5B9)
-        found ^= found >> np.uint64(27)
-        found *= np.uint64(0x94D049BB133111EB)
-        found ^= found >> np.uint64(31)
-    if not there.all():
-        found[~there] = one[~there]
-    return found
 
 
 def _one_by_one(
@@ -325,8 +220,16 @@ def _one_by_one(
 ) -> SampleIdentities | None:
     """The identities of plain data and simple objects; None if the source is to count as a whole."""
     plain = _plain()
+    named_by = xxhash.xxh3_128(f"{type(source).__name__} of {len(samples)}".encode())
+    blocks = []
     try:
-        texts, states = _texts(samples, plain, stamps)
+        for first in range(0, len(samples), _AT_ONCE):  # the texts of all samples take several times their memory
+            texts, states = _texts(samples[first : first + _AT_ONCE], plain, stamps)
+            for text in texts:
+                named_by.update(f"{len(text)} {text}".encode("utf-8", "surrogatepass"))
+            blocks.append((hashes_of_texts(texts), hashes_of_states(states)))
+            if plain.cycles:
+                break
     except _TooMuchError:
         return None
     if plain.cycles:  # samples refer to each other: a change of one may change all
@@ -338,14 +241,10 @@ def _one_by_one(
     if classes:
         recorded = _refreshed(known, classes) or RecordedIdentity(partial(_look_at_classes, classes, patches))
     look = _Values(stamps, classes, recorded)
-    named_by = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)}".encode())
-    for text in texts:
-        named_by.update(f"{len(text)} {text}".encode("utf-8", "surrogatepass"))
+    hashes = np.concatenate([mixed(look.of_class(values), files) for values, files in blocks])
     identity = _nothing() if recorded is None else recorded.identity
     may_be_written = not all(map(_is_immutable, samples))
-    return SampleIdentities(
-        named_by.hexdigest()[:16], mixed(*look.hashes(texts, states)), identity, look, may_be_written, recorded
-    )  # fmt: skip
+    return SampleIdentities(named_by.hexdigest()[:16], hashes, identity, look, may_be_written, recorded)
 
 
 def _look_at_classes(classes: Classes, patches: Patches, watch: Watch) -> Walk:
@@ -402,13 +301,11 @@ class _Values:
             return nothing, nothing  # the hashes of changed samples
         if plain.cycles or len(plain.classes) > len(self.classes):
             return nothing, nothing
-        return self.hashes(texts, states)
+        return self.of_class(hashes_of_texts(texts)), hashes_of_states(states)
 
-    def hashes(self, texts: Sequence[str], states: Sequence[str]) -> tuple[UInt64, UInt64]:
-        """Hashes of samples from their texts, and hashes of the files that they name; 0 for no files."""
-        common = "" if self.recorded is None else self.recorded.identity.digest
-        stamps = _hashes_of_states(states) if any(states) else np.zeros((len(texts), 2), np.uint64)
-        return _hashes([common + text for text in texts] if common else texts), stamps
+    def of_class(self, hashes: UInt64) -> UInt64:
+        """Hashes of samples, from those of their texts and the identity of their classes."""
+        return hashes if self.recorded is None else mixed(hashes, hashes_of_texts([self.recorded.identity.digest]))
 
 
 def _texts(samples: Sequence[Any], plain: PlainTexts, stamps: FileStamps) -> tuple[list[str], list[str]]:

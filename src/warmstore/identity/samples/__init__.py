@@ -1,0 +1,1 @@
+"""Identities of the samples of a source."""
