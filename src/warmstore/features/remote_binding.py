@@ -64,7 +64,7 @@ def join(
     for head in read_heads(objects):
         store = _store_for(version, head.manifest)
         check_joins(store.manifest, head, remote)
-        parts.append(attach(store.path, head, objects, store.files, lazily=keep, room=room, progress=progress))
+        parts.append(attach(store.path, head, objects, store.files, keep_remote=keep, room=room, progress=progress))
     version.see_others()
     return _sum(parts)
 

@@ -1,1 +1,1 @@
-"""Stores and remotes: pushed, pulled, attached, and read block by block where they lie."""
+"""Stores at remotes: push, pull, attach, and reading block by block."""

@@ -1,12 +1,11 @@
-"""Adopting chunks: chunks that other hosts wrote to their parts of a cache become chunks of this one, unchanged.
+"""Adopt chunks: chunks that other hosts wrote for their part of a cache become chunks of this part, unchanged.
 
-A chunk's checksums depend on the store that it was written for. So an entry in the log names that store and the chunk's
-number there, and further entries commit its batches. Nothing is copied or hashed again.
+A chunk's checksums depend on the store that it was written for. So an ADOPTED entry in the log names that store and the
+chunk's number in it. Further entries commit the chunk's batches. No chunk is hashed again.
 """
 
-from __future__ import annotations
-
 import contextlib
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,8 +40,7 @@ from warmstore.storage.files import Files, file_lock
 from warmstore.storage.quota import Reserve
 
 Keep = Callable[[Path, int, RemoteChunk, Entries], None]
-"""Makes a chunk of a generation's folder come from a remote: called with the folder, the chunk's number there, the
-remote chunk and its log entries."""
+"""Lists a chunk of a generation's folder as remote, given folder, local number, remote chunk and log entries."""
 
 
 def attach(
@@ -51,15 +49,15 @@ def attach(
     objects: Objects,
     files: Files,
     *,
-    lazily: Keep | None = None,
+    keep_remote: Keep | None = None,
     room: Reserve | None = None,
     progress: bool | None = None,
 ) -> PullResult:
     """Adopt the chunks of another part of a cache that this part lacks.
 
     Args:
-        lazily: called for each chunk instead of fetching its bytes, which are fetched when they are read.
-        room: reserves disk space for the bytes that are fetched.
+        keep_remote: called for each chunk instead of fetching its bytes. Its blocks are fetched when they are read.
+        room: reserves disk space for the fetched bytes.
 
     Raises:
         SchemaMismatch: the other part has other fields, or edits.
@@ -80,22 +78,23 @@ def attach(
         with open_log(path, manifest, files, write=True) as log:
             merged = first_chunks(head.entries, head.lists)
             for number, chunk in head.chunks.items():
-                here, missing = _missing(log, head, number, merged)
+                local_number, missing = _missing(log, head, number, merged)
                 if not len(missing):
                     continue
                 with room(chunk.size) if room is not None else contextlib.nullcontext():
-                    if here is None:
-                        here = _take_number(folder, log, files)
-                        if lazily is not None:
-                            lazily(folder, here, chunk, missing)
+                    if local_number is None:
+                        local_number = _create_chunk(folder, log, files)
+                        if keep_remote is not None:
+                            keep_remote(folder, local_number, chunk, missing)
                         else:
-                            target = chunk_path(folder, here)
                             staging = path / ".pull" / f"{head.seed:016x}-{number}"
-                            fetch_chunks(staging, {number: chunk}, objects, files, {number: target}, progress)
+                            targets = {number: chunk_path(folder, local_number)}
+                            fetch_chunks(staging, {number: chunk}, objects, files, targets, progress)
                             files.remove_folder(staging)
                             files.sync_folder(folder)
-                        missing = np.concatenate((_adopted(head, here, number), missing))
-                    missing["chunk"] = here
+                        adopted = new_entry(ADOPTED, local_number, rows=number, body_hash=head.seed)
+                        missing = np.concatenate((adopted, missing))
+                    missing["chunk"] = local_number
                     log.append_all(missing)
                 chunks, size = chunks + 1, size + chunk.size
                 records += int(missing["rows"][missing["kind"] == BATCH].sum())
@@ -104,39 +103,36 @@ def attach(
     return PullResult(chunks, size, records)
 
 
-def _adopted(head: RemoteSnapshot, here: int, number: int) -> Entries:
-    return new_entry(ADOPTED, here, rows=number, body_hash=head.seed)
-
-
 def _missing(
     log: Log, head: RemoteSnapshot, number: int, merged: dict[int, frozenset[int]]
 ) -> tuple[int | None, Entries]:
-    """The number that a chunk of another store has here, or None; and its entries that the log lacks.
+    """The local number of another store's chunk, or None if it was not adopted; and its entries that the log lacks.
 
     Args:
-        merged: for each merged chunk of the head, the original chunks of its rows. If all were adopted, nothing is new.
+        merged: for each merged chunk of the head, the original chunks of its rows. If all of these were adopted, the
+            merged chunk adds no rows.
     """
     wanted = (head.entries["chunk"] == number) & np.isin(head.entries["kind"], (BATCH, COPIED, SEALED))
     of_chunk = head.entries[wanted].copy()
     of_chunk["kind"][of_chunk["kind"] == COPIED] = BATCH
     entries = log.read(0)
     adopted = entries[(entries["kind"] == ADOPTED) & (entries["body_hash"] == head.seed)]
-    same = adopted["rows"] == number
-    if not same.any():
+    matches = adopted["rows"] == number
+    if not matches.any():
         originals = {chunk for known in adopted["rows"].tolist() for chunk in merged.get(known, {known})}
         return (NOWHERE, of_chunk[:0]) if number in merged and merged[number] <= originals else (None, of_chunk)
-    here = int(adopted["chunk"][same][0])
-    if here == NOWHERE:
-        return here, of_chunk[:0]
-    done = (entries["chunk"] == here) & np.isin(entries["kind"], (BATCH, SEALED))
-    return here, of_chunk[int(done.sum()) :]
+    local_number = int(adopted["chunk"][matches][0])
+    if local_number == NOWHERE:
+        return local_number, of_chunk[:0]
+    done = (entries["chunk"] == local_number) & np.isin(entries["kind"], (BATCH, SEALED))
+    return local_number, of_chunk[int(done.sum()) :]
 
 
-def _take_number(folder: Path, log: Log, files: Files) -> int:
-    number = max(last_chunk(log.read(0)), *chunk_numbers(folder), -1) + 1
-    while True:
-        try:
+def _create_chunk(folder: Path, log: Log, files: Files) -> int:
+    """Create an empty chunk file under the next free number."""
+    first_free = max(last_chunk(log.read(0)), *chunk_numbers(folder), -1) + 1
+    for number in itertools.count(first_free):
+        with contextlib.suppress(FileExistsError):
             files.close(files.create(chunk_path(folder, number)))
             return number
-        except FileExistsError:
-            number += 1
+    raise AssertionError

@@ -1,18 +1,17 @@
 """BlockCache: the chunks of a remote as sparse local files, whose blocks are fetched when they are read.
 
-A block is compared with its hash before it is written. A table with one byte per block, shared by all processes, holds
-the states of blocks. When the cache is full, and no block is pinned, blocks that were not read lately become holes.
+A block is compared with its hash before it is written. A memory-mapped table holds one byte per block, its state, and
+is shared by all processes. A full cache evicts blocks that were not read lately, unless any block is pinned.
 """
-
-from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -31,8 +30,8 @@ from warmstore.storage.memory.mmap import GrowableMmap
 from warmstore.storage.rw_lock import RWLock
 
 _HEADER = 4096
-_ABSENT, _PRESENT, _USED, _COMING, _UNSURE = range(5)  # the state of a block in the table
-_NEAR = 4  # up to this many blocks between two wanted ones are fetched too: a further request costs more
+_ABSENT, _PRESENT, _USED, _COMING, _UNSURE = range(5)  # states of a block
+_NEAR = 4  # a gap of up to this many blocks is fetched along: one more request costs more
 _RANGE = 1024  # the most blocks of one request
 _AHEAD = 128  # the most blocks that are read ahead
 _SMALL = 16  # blocks: chunks up to this size are fetched whole
@@ -66,7 +65,7 @@ class BlockCache:
         self._files = files
         self._hashes: dict[int, Hashes] = {}
         self._ahead: dict[int, tuple[int, int]] = {}  # by chunk: end of the fetched blocks, blocks read ahead
-        self._gate = RWLock(folder / "pages.lock", files)
+        self._table_lock = RWLock(folder / "pages.lock", files)
         self._lock = threading.Lock()
         self._more = more
         self._process = os.getpid()
@@ -74,8 +73,8 @@ class BlockCache:
         self._hand = 0
 
     @property
-    def is_ours(self) -> bool:
-        """Whether this process created the cache: in a forked child threads of the parent may hold its locks."""
+    def is_own(self) -> bool:
+        """Whether this process created the cache. In a forked child, threads of the parent may hold its locks."""
         return self._process == os.getpid()
 
     def _open_table(self) -> GrowableMmap:
@@ -84,13 +83,13 @@ class BlockCache:
             table = GrowableMmap(path, self._files, create=_HEADER)
         except FileExistsError:
             table = GrowableMmap(path, self._files, minimum=0)
-        with self._gate.alone():
+        with self._table_lock.alone():
             table.allocate(_HEADER + PAGES * (max(self.chunks, default=0) + 1))
-            boot, known = table.memory[:40], np.frombuffer(boot_id().ljust(40, b"\0"), np.uint8)
+            stored_boot, boot = table.memory[:40], np.frombuffer(boot_id().ljust(40, b"\0"), np.uint8)
             states = table.memory[_HEADER : table.size]
-            if (boot != known).any():
+            if (stored_boot != boot).any():
                 states[states > _ABSENT] = _UNSURE  # a power failure may have lost written blocks
-                boot[:] = known
+                stored_boot[:] = boot
             for number, chunk in self.chunks.items():
                 self._make_file(number, chunk, states)
         return table
@@ -109,7 +108,7 @@ class BlockCache:
         return chunk_path(self.folder, number)
 
     def base_index(self, number: int) -> int:
-        """The index of a chunk's first block in the table; -1 for a chunk that does not come from the remote."""
+        """The index of a chunk's first block in the table; -1 for a chunk that is not remote."""
         if number not in self.chunks:
             new_chunks = {other: chunk for other, chunk in self._more().items() if other not in self.chunks}
             if new_chunks:
@@ -118,7 +117,7 @@ class BlockCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the blocks that are present."""
+        """Bytes of the cached blocks."""
         return int(np.count_nonzero(self._states)) * BLOCK
 
     @property
@@ -126,10 +125,10 @@ class BlockCache:
         return self._table.memory[_HEADER : _HEADER + PAGES * (max(self.chunks, default=0) + 1)]
 
     def add(self, chunks: Mapping[int, RemoteChunk]) -> None:
-        """Add chunks that come from the remote."""
+        """Add remote chunks."""
         with self._lock:
             known = {**self.chunks, **chunks}
-            with self._gate.alone():
+            with self._table_lock.alone():
                 self._table.allocate(_HEADER + PAGES * (max(known, default=0) + 1))
                 for number, chunk in chunks.items():
                     self._make_file(number, chunk, self._table.memory[_HEADER : self._table.size])
@@ -148,24 +147,21 @@ class BlockCache:
             BadBudget: more blocks than the cache may hold.
         """
         while True:
-            self._gate.enter()
+            self._table_lock.enter()
             states = self._states
-            now = states[pages]
-            ready = (now == _PRESENT) | (now == _USED)
-            if ready.all():
+            if _is_present(states[pages]).all():
                 states[pages] = _USED
                 break
-            self._gate.leave()
+            self._table_lock.leave()
             self.fetch(np.unique(pages), ahead=True)
         try:
             yield
         finally:
-            self._gate.leave()
+            self._table_lock.leave()
 
-    def bring_whole(self, numbers: Iterable[int], advance: Callable[[int], object] | None = None) -> None:
-        """Fetch all blocks of some chunks. `advance` is called with bytes, first with those already present."""
-        parts = [PAGES * number + np.arange(self.chunks[number].blocks) for number in sorted(numbers)]
-        self.fetch(np.concatenate(parts or [np.zeros(0, np.int64)]), advance=advance)
+    def fetch_chunk(self, number: int, advance: Callable[[int], object]) -> None:
+        """Fetch all blocks of a chunk. `advance` is called with numbers of bytes, first of the blocks present."""
+        self.fetch(PAGES * number + np.arange(self.chunks[number].blocks), advance=advance)
 
     def fetch(self, pages: Int64, *, ahead: bool = False, advance: Callable[[int], object] | None = None) -> None:
         """Fetch the blocks that are absent, in few requests.
@@ -173,6 +169,7 @@ class BlockCache:
         Args:
             pages: sorted block indices, without duplicates.
             ahead: also fetch the blocks that are likely to be read next.
+            advance: called with the bytes of present blocks, and of fetched blocks as they arrive.
         """
         if self._most is not None and len(pages) > self._most:
             raise BadBudget(
@@ -185,8 +182,7 @@ class BlockCache:
             states = self._states
             absent = []
             for number, blocks in wanted:
-                now = states[PAGES * number + blocks]
-                present = (now == _PRESENT) | (now == _USED)
+                present = _is_present(states[PAGES * number + blocks])
                 if advance is not None:
                     advance(sum(self._length(number, block) for block in blocks[present].tolist()))
                 if not present.all():
@@ -198,9 +194,9 @@ class BlockCache:
         try:
             self._objects.run(self._fetch(absent, advance))
         except BaseException:
-            with self._gate.inside():
-                left = fresh[self._states[fresh] == _COMING]
-                self._states[left] = _ABSENT
+            with self._table_lock.inside():
+                unfetched = fresh[self._states[fresh] == _COMING]
+                self._states[unfetched] = _ABSENT
             raise
 
     def _widened(self, number: int, blocks: Int64) -> Int64:
@@ -211,46 +207,43 @@ class BlockCache:
         missing = int((states[blocks] == _ABSENT).sum())
         if chunk.blocks <= min(_SMALL, room) or (4 * missing > chunk.blocks and chunk.blocks <= room):
             return np.arange(chunk.blocks)
-        after, far = self._ahead.get(number, (-1, 0))
-        far = min(2 * max(far, _NEAR), _AHEAD) if after in blocks else 0
-        last = int(blocks[-1]) + 1
-        end = min(last + min(far, room), chunk.blocks)
-        self._ahead[number] = (end, far)
-        return np.concatenate((blocks, np.arange(last, end)))
+        # Sequential reads double the read-ahead, as the page cache of Linux does.
+        expected, count = self._ahead.get(number, (-1, 0))
+        count = min(2 * max(count, _NEAR), _AHEAD) if expected in blocks else 0
+        stop = int(blocks[-1]) + 1
+        end = min(stop + min(count, room), chunk.blocks)
+        self._ahead[number] = (end, count)
+        return np.concatenate((blocks, np.arange(stop, end)))
 
     def _length(self, number: int, block: int) -> int:
         return min(BLOCK, self.chunks[number].size - block * BLOCK)
 
     def _make_room(self, count: int, keep: Int64) -> None:
-        """Evict blocks that were not read lately, with the clock algorithm (Corbato, 1968)."""
+        """Evict blocks that were not read lately, by the CLOCK algorithm (Corbato, 1968), but none of `keep`."""
         if self._most is None or np.count_nonzero(self._states) + count <= self._most:
             return
-        with self._gate.alone():
+        with self._table_lock.alone():
             states = self._states
-            here = np.flatnonzero(states != _ABSENT)  # few: the table may cover terabytes
-            going = len(here) + count + self._most // 32 - self._most
-            order = np.roll(here, -int(np.searchsorted(here, self._hand)))
+            cached = np.flatnonzero(states != _ABSENT)  # few: the table may cover terabytes
+            excess = len(cached) + count + self._most // 32 - self._most
+            order = np.roll(cached, -int(np.searchsorted(cached, self._hand)))
             order = order[~np.isin(order, keep)]
             for state in (_UNSURE, _PRESENT, _USED, _COMING):
                 if state == _USED:  # no other blocks are left: those read lately are evicted too
-                    states[here[states[here] == _USED]] = _PRESENT
+                    states[cached[states[cached] == _USED]] = _PRESENT
                     state = _PRESENT
-                found = order[states[order] == state][: max(going, 0)]
-                if len(found):
-                    self._hand = int(found[-1]) + 1
-                    states[found] = _ABSENT
-                    for number, blocks in _by_chunk(np.sort(found)):
-                        self._punch(number, blocks)
-                    going -= len(found)
-            states[here[states[here] == _USED]] = _PRESENT
+                evicted = order[states[order] == state][: max(excess, 0)]
+                if len(evicted):
+                    self._hand = int(evicted[-1]) + 1
+                    states[evicted] = _ABSENT
+                    for number, blocks in _by_chunk(np.sort(evicted)):
+                        with opened(self.path(number), self._files, write=True) as descriptor:
+                            for first, last in _runs(blocks, 0):
+                                self._files.punch(descriptor, first * BLOCK, (last - first) * BLOCK)
+                    excess -= len(evicted)
+            states[cached[states[cached] == _USED]] = _PRESENT
 
-    def _punch(self, number: int, blocks: Int64) -> None:
-        with opened(self.path(number), self._files, write=True) as descriptor:
-            for first, last in _runs(blocks, 0):
-                self._files.punch(descriptor, first * BLOCK, (last - first) * BLOCK)
-
-    async def _fetch(self, absent: Iterable[tuple[int, Int64]], advance: Callable[[int], object] | None) -> None:
-        absent = list(absent)
+    async def _fetch(self, absent: list[tuple[int, Int64]], advance: Callable[[int], object] | None) -> None:
         await self._objects.each(self._load_hashes, [number for number, _ in absent if number not in self._hashes])
         ranges = [
             (number, first, last)
@@ -285,24 +278,24 @@ class BlockCache:
         raise self._damaged(chunk.hashes_object, data is None)
 
     async def _fetch_range(self, number: int, first: int, last: int, wanted: set[int]) -> int:
-        """Fetch blocks [first, last), keep those that are wanted, and return how many bytes these have."""
+        """Fetch blocks [first, last), write the wanted ones, and return how many bytes these have."""
         chunk = self.chunks[number]
         loop = asyncio.get_running_loop()
         todo = {block for block in range(first, last) if block in wanted}
         size = sum(self._length(number, block) for block in todo)
         if await loop.run_in_executor(None, self._confirm, number, todo):
             return size
-        found: bytes | None = None
+        data: bytes | None = None
         for _ in range(_TRIES):
-            keeping = BlockWriter(partial(self.keep, number, todo=todo), min(todo))
+            writer = BlockWriter(partial(self._write, number, todo=todo), min(todo))
             end = (max(todo) + 1) * BLOCK
             # The whole object is requested without a range: some servers are slow at ranges.
             stop = end if end < chunk.size else None
-            found = await self._objects.get_async(chunk.object, min(todo) * BLOCK, stop, take=keeping.take)
-            await keeping.finish()
+            data = await self._objects.get_async(chunk.object, min(todo) * BLOCK, stop, take=writer.take)
+            await writer.finish()
             if not todo:
                 return size
-        raise self._damaged(chunk.object, found is None)
+        raise self._damaged(chunk.object, data is None)
 
     def _confirm(self, number: int, todo: set[int]) -> bool:
         """Remove from `todo` the blocks that were fetched before the last boot and still match their hashes."""
@@ -310,7 +303,7 @@ class BlockCache:
         unsure = [block for block in todo if states[PAGES * number + block] == _UNSURE]
         if not unsure:
             return False
-        with opened(self.path(number), self._files) as descriptor, self._gate.inside():
+        with opened(self.path(number), self._files) as descriptor, self._table_lock.inside():
             for block in unsure:
                 data = self._files.read(descriptor, self._length(number, block), block * BLOCK)
                 if xxhash.xxh3_64_intdigest(data) == int(self._hashes[number][block]):
@@ -318,19 +311,19 @@ class BlockCache:
                     todo.discard(block)
         return not todo
 
-    def keep(self, number: int, first: int, view: memoryview, todo: set[int]) -> None:
+    def _write(self, number: int, first: int, view: memoryview, todo: set[int]) -> None:
         """Write the received blocks from `first` on that match their hashes, and remove them from `todo`."""
         hashes = self._hashes[number]
         good = []
         for block in range(first, first - (-len(view) // BLOCK)):
             if block not in todo:
                 continue
-            part = view[(block - first) * BLOCK : (block - first) * BLOCK + self._length(number, block)]
-            right = len(part) == self._length(number, block)
-            if right and xxhash.xxh3_64_intdigest(part) == int(hashes[block]):
+            start, length = (block - first) * BLOCK, self._length(number, block)
+            part = view[start : start + length]
+            if len(part) == length and xxhash.xxh3_64_intdigest(part) == int(hashes[block]):
                 good.append(block)
-        # Inside the gate: no block is evicted between its write and its new state.
-        with opened(self.path(number), self._files, write=True) as descriptor, self._gate.inside():
+        # Under the lock, so that no block is evicted between its write and its new state.
+        with opened(self.path(number), self._files, write=True) as descriptor, self._table_lock.inside():
             for start, stop in _runs(np.array(good, np.int64), 0):
                 part = view[(start - first) * BLOCK : (stop - first) * BLOCK]
                 write_all(self._files, descriptor, [part], start * BLOCK)
@@ -340,7 +333,11 @@ class BlockCache:
     def _damaged(self, name: str, missing: bool) -> Damaged:
         where = self._objects.location.url
         problem = "is missing" if missing else "does not match its checksum"
-        return Damaged(f"{where}/{name} {problem}; push the store again with verify=True from where it is whole")
+        return Damaged(f"{where}/{name} {problem}; push the store again, with verify=True, from an undamaged copy")
+
+
+def _is_present(states: Bytes) -> Any:
+    return (states == _PRESENT) | (states == _USED)
 
 
 def _by_chunk(pages: Int64) -> list[tuple[int, Int64]]:

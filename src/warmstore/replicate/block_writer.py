@@ -1,6 +1,4 @@
-"""Blocks that arrive from a remote in order: received blocks are checked and written while the next ones arrive."""
-
-from __future__ import annotations
+"""BlockWriter: checks and writes blocks of a remote while the next blocks arrive."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,10 +10,10 @@ _PIECE = 1 << 20  # bytes that are checked and written together
 
 
 class BlockWriter:
-    """Collects the bytes of blocks from `first` on. Another thread calls `keep` with the number of the first block."""
+    """Collects the bytes of blocks from `first` on, and has another thread call `write(first block, bytes)`."""
 
-    def __init__(self, keep: Callable[[int, memoryview], None], first: int) -> None:
-        self._keep = keep
+    def __init__(self, write: Callable[[int, memoryview], None], first: int) -> None:
+        self._write_blocks = write
         self._next = first
         self._pieces: list[Any] = []
         self._length = 0
@@ -42,4 +40,4 @@ class BlockWriter:
             self._pieces = [data[length:]] if self._length else []
             self._next += -(-length // BLOCK)
             loop = asyncio.get_running_loop()
-            self._writing = loop.run_in_executor(None, self._keep, first, data[:length])
+            self._writing = loop.run_in_executor(None, self._write_blocks, first, data[:length])

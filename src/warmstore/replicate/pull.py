@@ -1,10 +1,8 @@
-"""`pull`: copy to a folder what the store at a remote has in addition.
+"""`pull`: copy to a folder the rows of a remote store that the folder lacks.
 
-Every block is checked on arrival, and a chunk gets its name when all of it is on the disk. So an interrupted pull
-leaves the store unchanged, and the next pull uses the blocks that were fetched.
+Every block is checked on arrival, and a chunk gets its name once all of it is on the disk. So an interrupted pull
+leaves the store unchanged, and the next pull uses the fetched blocks.
 """
-
-from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -40,13 +38,13 @@ class PullResult:
 
 
 def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = None) -> PullResult:
-    """Copy the store at a remote to a new folder, or add to an older copy what it lacks.
+    """Copy the store at a remote to a new folder, or add the rows that an older copy lacks.
 
     Raises:
         Diverged: the store in the folder has rows that the remote lacks. NotAStore: the remote has no store.
         StoreExists: the folder holds something else, or the remote holds a feature cache.
         Damaged: the remote's bytes are not those that were pushed.
-        RemoteUnavailable, RemoteRefused: the store is unchanged; the next pull uses the blocks that were fetched.
+        RemoteUnavailable, RemoteRefused: the store is unchanged; the next pull uses the fetched blocks.
     """
     head = find_copy(objects)
     path = path.absolute()
@@ -58,7 +56,7 @@ def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = 
             return _pull_new(path, head, objects, files, progress)
         state = relation(path, objects, head, files)
         if state == "same":
-            write_note(path, objects, head, files)  # the process that pulled it may have died before
+            write_note(path, objects, head, files)  # the process that pulled may have died before its note
         if state != "behind":
             return PullResult(0, 0, 0)
         return _pull_more(path, head, objects, files, progress)
@@ -66,9 +64,7 @@ def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = 
 
 def sync(path: Path, objects: Objects, files: Files, *, progress: bool | None = None) -> tuple[PullResult, PushResult]:
     """`pull`, if the remote has a store, and then `push`."""
-    pulled = PullResult(0, 0, 0)
-    if read_heads(objects):
-        pulled = pull(path, objects, files, progress=progress)
+    pulled = pull(path, objects, files, progress=progress) if read_heads(objects) else PullResult(0, 0, 0)
     return pulled, push(path, objects, files, shared=False, progress=progress)
 
 
@@ -95,21 +91,21 @@ def _pull_new(path: Path, head: RemoteSnapshot, objects: Objects, files: Files, 
 def _pull_more(path: Path, head: RemoteSnapshot, objects: Objects, files: Files, progress: bool | None) -> PullResult:
     with edit_lock(path, files):
         local = Local.read(path, files)
-        new = head.manifest.generation != local.manifest.generation
+        is_new = head.manifest.generation != local.manifest.generation
         target = path / head.manifest.generation_folder
-        if new:
+        if is_new:
             remove_leftovers(path, local.manifest, files)
             target.mkdir(exist_ok=True)
-        wanted = {number: chunk for number, chunk in head.chunks.items() if new or number not in local.ends}
+        wanted = {number: chunk for number, chunk in head.chunks.items() if is_new or number not in local.ends}
         for number in wanted:
             if chunk_path(target, number).exists() and is_locked(chunk_path(target, number)):
-                raise Diverged(f"{path} is being written to; close its writers, and then pull")
+                raise Diverged(f"{path} is being written to; close its writers, then pull")
         pulled = _fetch(path / ".pull", target, head, wanted, objects, files, progress)
         known = replace(local.manifest, id=head.manifest.id)  # hashes of another store's log do not match
         try:
             with open_log(path, known, files, write=True) as log, log.locked():
                 open_numbers(path, head.manifest, files).take(head.numbers)
-                if new:
+                if is_new:
                     create_log(target, files, head.log)
                     has_grown = log.read(0).tobytes() != local.entries.tobytes()
                     if not has_grown:
@@ -117,13 +113,13 @@ def _pull_more(path: Path, head: RemoteSnapshot, objects: Objects, files: Files,
                 else:
                     has_grown = not log.extend_locked(head.log)
                 if has_grown:
-                    raise Diverged(f"{path} was written to while it was being pulled; close its writers, and then pull")
+                    raise Diverged(f"{path} was written to during the pull; close its writers, then pull")
                 write_manifest(path, head.manifest, files)
         except GenerationClosed:
-            raise Diverged(f"{path} was rebalanced while it was being pulled; pull again") from None
+            raise Diverged(f"{path} was rebalanced during the pull; pull again") from None
         write_note(path, objects, head, files)
         remove_leftovers(path, head.manifest, files)
-        return PullResult(*pulled, _rows(head.entries) - (0 if new else _rows(local.entries)))
+        return PullResult(*pulled, _rows(head.entries) - (0 if is_new else _rows(local.entries)))
 
 
 def _fetch(
@@ -157,7 +153,7 @@ def fetch_chunks(
 ) -> None:
     """Fetch chunks into files in `staging`, and move each to its target once it is on the disk."""
     staging.mkdir(parents=True, exist_ok=True)
-    pages = BlockCache(staging, wanted, objects, files, None)
+    cache = BlockCache(staging, wanted, objects, files, None)
     done = 0
     with progress_bar(None, sum(chunk.size for chunk in wanted.values()), 0, "pull", progress) as advance:
 
@@ -167,18 +163,18 @@ def fetch_chunks(
             advance(0, done)
 
         def fetch_one(number: int) -> None:
-            pages.bring_whole([number], count)
-            with opened(pages.path(number), files, write=True) as descriptor:
+            cache.fetch_chunk(number, count)
+            with opened(cache.path(number), files, write=True) as descriptor:
                 files.sync(descriptor)
-            if pages.path(number) != targets[number]:
-                files.rename(pages.path(number), targets[number])
+            if cache.path(number) != targets[number]:
+                files.rename(cache.path(number), targets[number])
 
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="warmstore-pull") as pool:
             try:
                 for finished in as_completed([pool.submit(fetch_one, number) for number in wanted]):
                     finished.result()
             except BaseException:
-                # Otherwise an interrupt, or the first failed chunk, would wait for the other chunks.
+                # An interrupt, or the first failed chunk, does not wait for the other chunks.
                 pool.shutdown(wait=False, cancel_futures=True)
                 objects.close()
                 raise

@@ -1,18 +1,15 @@
-"""`push`: copy to a remote what the store in a folder has in addition.
+"""`push`: copy to a remote the rows of a local store that the remote lacks.
 
 A push sends chunks that no process writes to, and then one head that names them. So an interrupted push leaves the
 remote's store unchanged, and the next push does not send the same chunks again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import mmap
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from warmstore.errors import Damaged, Diverged, WarmstoreError
 from warmstore.remote.objects import Objects
@@ -38,8 +35,8 @@ _TRIES = 5
 class PushResult:
     """The result of a push.
 
-    chunks, size: sent chunks and their bytes. present: chunks that the remote had already. waiting: chunks that live
-    writers still write to. They, and all rows after their first one, are sent by a later push.
+    chunks, size: sent chunks and their bytes. present: chunks that the remote had already. waiting: chunks with live
+    writers. A later push sends them, and all rows after their first one.
     """
 
     chunks: int
@@ -76,80 +73,63 @@ def push(
             for chunk in local.ends
             if chunk in in_log and chunk not in local.waiting and not (shared and chunk in local.adopted)
         ]
-        continues = head is None or relation_of(
-            local.manifest, entries.tobytes(), head, read_note(path, objects, files)
-        )
-        if continues == "behind":
-            return PushResult(0, 0, len(numbers), len(local.waiting))
-        known = head.chunks if head is not None and head.manifest.generation == local.manifest.generation else {}
-        sent = _send(local, numbers, known, objects, files, verify=verify, progress=progress)
+        log = entries.tobytes()
         waiting = len(local.waiting)
-        result = PushResult(sent.count, sent.size, len(numbers) - sent.count, waiting)
-        same = head is not None and head.log == entries.tobytes() and dict(head.chunks) == sent.chunks
-        if head is not None and same and head.manifest == local.manifest:
-            write_note(path, objects, head, files)  # the process that sent it may have died before
+        note = read_note(path, objects, files)
+        if head is not None and relation_of(local.manifest, log, head, note) == "behind":
+            return PushResult(0, 0, len(numbers), waiting)
+        known = head.chunks if head is not None and head.manifest.generation == local.manifest.generation else {}
+        chunks, sent = _send(local, numbers, known, objects, files, verify=verify, progress=progress)
+        result = PushResult(len(sent), sum(sent), len(numbers) - len(sent), waiting)
+        if head is not None and (head.log, dict(head.chunks), head.manifest) == (log, chunks, local.manifest):
+            write_note(path, objects, head, files)  # the process that sent the head may have died before its note
             return result
         sequence = (last_sequence(objects, local.manifest.id) if head is None else head.sequence) + 1
         name = head_name(objects, local.manifest.id, sequence)
-        made = RemoteSnapshot(name, sequence, shared, local.manifest, entries.tobytes(), sent.chunks, local.numbers)
-        write_note(path, objects, made, files, coming=True)
-        if write_head(objects, made):
+        new_head = RemoteSnapshot(name, sequence, shared, local.manifest, log, chunks, local.numbers)
+        write_note(path, objects, new_head, files, coming=True)
+        if write_head(objects, new_head):
             if not objects.is_conditional:
                 read_heads(objects)  # raises if another process pushed at the same time
-            write_note(path, objects, made, files)
+            write_note(path, objects, new_head, files)
             with contextlib.suppress(WarmstoreError):  # the push is complete; removing may not be permitted
                 objects.run(remove_older_heads(objects, local.manifest.id))
             return result
     raise Diverged(f"other processes keep pushing to {objects.location.url}; try again later")
 
 
-@dataclass(frozen=True)
-class _Sent:
-    chunks: dict[int, RemoteChunk]
-    count: int
-    size: int
-
-
 def _send(
     local: Local,
     numbers: list[int],
-    known: Any,
+    known: Mapping[int, RemoteChunk],
     objects: Objects,
     files: Files,
     *,
     verify: bool,
     progress: bool | None,
-) -> _Sent:
-    """Send the chunks that the remote lacks."""
+) -> tuple[dict[int, RemoteChunk], list[int]]:
+    """Send the chunks that the remote lacks. Returns all chunks by number, and the sizes of the sent ones."""
     present = {entry.name: entry.size for entry in objects.entries("chunks")}
     done: dict[int, RemoteChunk] = {}
     sent: list[int] = []
+    slots = asyncio.Semaphore(_AT_ONCE)
     with progress_bar(None, sum(local.ends[number] for number in numbers), 0, "push", progress) as advance:
 
         async def send_one(number: int) -> None:
-            chunk = known.get(number)
+            chunk: RemoteChunk | None = known.get(number)
             if chunk is None or chunk.size != local.ends[number] or verify or not _is_present(chunk, present):
-                with _mapped(local.chunk_path(number), local.ends[number], files) as data:
+                async with slots:
+                    data = _mapped(local.chunk_path(number), local.ends[number], files)
                     chunk, hashes = await aside(RemoteChunk.of, data)
-                    intact = _is_present(chunk, present) and (not verify or await _is_intact(objects, chunk))
-                    if not intact:
+                    if not _is_present(chunk, present) or (verify and not await _is_intact(objects, chunk)):
                         await objects.put_async(chunk.object, data)
                         await objects.put_async(chunk.hashes_object, hashes.astype("<u8").tobytes())
                         sent.append(chunk.size)
             done[number] = chunk
             advance(0, sum(chunk.size for chunk in done.values()))
 
-        async def send_all() -> None:
-            slots = asyncio.Semaphore(_AT_ONCE)
-
-            async def in_turn(number: int) -> None:
-                async with slots:
-                    await send_one(number)
-
-            await objects.each(in_turn, numbers)
-
-        objects.run(send_all())
-    return _Sent(done, len(sent), sum(sent))
+        objects.run(objects.each(send_one, numbers))
+    return done, sent
 
 
 def _is_present(chunk: RemoteChunk, present: dict[str, int]) -> bool:
@@ -163,10 +143,9 @@ async def _is_intact(objects: Objects, chunk: RemoteChunk) -> bool:
     return (await aside(RemoteChunk.of, memoryview(data)))[0] == chunk
 
 
-@contextlib.contextmanager
-def _mapped(path: Path, size: int, files: Files) -> Iterator[memoryview]:
+def _mapped(path: Path, size: int, files: Files) -> memoryview:
+    """The first `size` bytes of a file. The mapping is never closed: requests that outlive an interrupt read it."""
     with opened(path, files) as descriptor:
         if files.size(descriptor) < size:
             raise Damaged(f"{path} is shorter than the log says; restore it from a copy")
-        mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
-    yield memoryview(mapping)  # not closed here: requests that outlive an interrupt still read it
+        return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))

@@ -1,7 +1,7 @@
 """RecordStore: a store in a folder, or a copy of a store at a remote, that can be pushed and pulled.
 
-A store at a URL is opened as a copy in a local folder. Its log is copied at once, blocks of its chunks when they are
-read. `push`, `pull`, `sync` and `clone` exchange whole chunks between a folder and a remote.
+A store at a URL is opened as a copy in a local folder: its log is copied at once, blocks of its chunks when they are
+read. `push`, `pull`, `sync` and `clone` copy whole chunks between a folder and a remote.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from warmstore.storage.quota import Reserve
 
 
 class RecordStore(LocalStore):
-    """A store of `len(store)` records at positions 0 to N - 1, in the order of commits. Pending rows come last.
+    """A store of N = `len(store)` records at positions 0 to N - 1, in the order of commits. Pending rows come last.
 
     Safe to use from several threads. `create` and `open` return one.
     """
@@ -49,17 +49,17 @@ class RecordStore(LocalStore):
         Args:
             path: a folder, or the URL of a store that was pushed, such as "s3://bucket/photos", which is read-only.
             salvage: open a store whose order of records is damaged in more than one file. Edits before the first
-                damaged one are applied, later ones are not. `verify(repair=True)` names them and repairs the store.
+                damaged one are applied, later edits are not. `verify(repair=True)` lists them and repairs the store.
             cache_dir: the folder for blocks of a remote's chunks, the user's cache folder by default.
-            cache_size: the most bytes of such blocks, or None for no bound. Blocks not read lately are evicted first.
+            cache_size: the most bytes of cached blocks, or None for no bound. Blocks not read lately are evicted first.
             remote_options, anonymous: see `push`.
 
         Raises:
             RemoteUnavailable, RemoteRefused: the remote cannot be read. Later reads raise them too, for blocks that are
-                not in the local copy.
-            NotAStore: the folder holds none.
-            NewerFormat: it was written by a newer warmstore.
-            Damaged: its description or log does not match its checksums.
+                not cached.
+            NotAStore: the folder holds no store.
+            NewerFormat: a newer warmstore wrote the store.
+            Damaged: the store's description or log does not match its checksums.
             ReadOnly: mode "a" on a folder that cannot be written.
         """
         if is_remote(path) and mode in ("r", "a"):
@@ -87,16 +87,16 @@ class RecordStore(LocalStore):
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
     ) -> PushResult:
-        """Copy this store to a remote. Chunks that the remote has already are not sent again, also after a broken push.
+        """Copy this store to a remote. Chunks that the remote has are not sent again, also after an interrupted push.
 
         This process's own chunk is sealed. A chunk that another process writes to waits for a later push, together with
         all rows after its first one.
 
         Args:
-            url: s3://bucket/prefix, gs://, az://, http(s):// (WebDAV), or a folder; one store each.
+            url: s3://bucket/prefix, gs://, az://, http(s):// (WebDAV), or a folder. A URL holds one store.
             verify: read the chunks that the remote has already, and send damaged ones again.
             progress: show a bar; None shows one on a terminal.
-            remote_options: options of obstore's store of that kind, such as {"endpoint": "https://..."}. Without them
+            remote_options: options of obstore's store of that kind, such as {"endpoint": "https://..."}. By default
                 credentials are found as the cloud's own tools find them.
             anonymous: sign no requests.
 
@@ -117,7 +117,7 @@ class RecordStore(LocalStore):
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
     ) -> PullResult:
-        """Copy into this store the rows that a remote has in addition; the arguments are those of `push`.
+        """Copy the rows of a remote that this store lacks; the arguments are those of `push`.
 
         Raises:
             Diverged: this store has rows that the remote lacks, or another process writes to it.

@@ -1,6 +1,4 @@
-"""A chunk at a remote. Its name is a hash of the hashes of its blocks, so that each block can be checked alone."""
-
-from __future__ import annotations
+"""RemoteChunk: a chunk at a remote, named by a hash of its blocks' hashes, so that each block can be checked alone."""
 
 import re
 from dataclasses import dataclass
@@ -37,9 +35,10 @@ class RemoteChunk:
             raise ValueError(f"{self.size!r} is not the size of a chunk")
 
     @classmethod
-    def of(cls, data: memoryview) -> tuple[RemoteChunk, Hashes]:
-        """The chunk that consists of some bytes, and the hashes of its blocks."""
-        hashes = hashes_of(data)
+    def of(cls, data: memoryview) -> "tuple[RemoteChunk, Hashes]":
+        """The chunk with these bytes, and the xxh3-64 of each block, uint64 [blocks]."""
+        digest = xxhash.xxh3_64_intdigest
+        hashes = np.array([digest(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)], np.uint64)
         return cls(_name(len(data), hashes), len(data)), hashes
 
     @property
@@ -48,26 +47,20 @@ class RemoteChunk:
 
     @property
     def object(self) -> str:
-        """The name of the object with its bytes."""
+        """The name of the object with the chunk's bytes."""
         return f"chunks/{self.name}"
 
     @property
     def hashes_object(self) -> str:
-        """The name of the object with the hashes of its blocks: 8 bytes each, little-endian."""
+        """The name of the object with the hashes of the blocks: 8 bytes each, little-endian."""
         return f"chunks/{self.name}.hashes"
 
     def hashes(self, data: bytes | None) -> Hashes | None:
-        """Parse the hashes of its blocks; None if they do not fit the name."""
+        """Parse the hashes of the blocks; None if they do not match the chunk's name."""
         if data is None or len(data) != 8 * self.blocks:
             return None
         hashes: Hashes = np.frombuffer(data, "<u8")
         return hashes if _name(self.size, hashes) == self.name else None
-
-
-def hashes_of(data: memoryview) -> Hashes:
-    """The xxh3-64 of each block, uint64 [blocks]."""
-    digest = xxhash.xxh3_64_intdigest
-    return np.array([digest(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)], np.uint64)
 
 
 def _name(size: int, hashes: Hashes) -> str:

@@ -1,10 +1,8 @@
 """A local copy of a store at a remote: its log is copied when it is opened, blocks of its chunks when they are read.
 
 Each copy has its own folder, which all processes of a machine share and later runs reuse. If the remote does not
-answer, blocks that were read before can still be read.
+answer, cached blocks can still be read.
 """
-
-from __future__ import annotations
 
 import contextlib
 import json
@@ -13,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,8 +22,7 @@ from warmstore.errors import Diverged, RemoteUnavailable
 from warmstore.records.format.generation_log import open_log, open_numbers
 from warmstore.records.format.manifest import NAME, read_manifest, write_manifest
 from warmstore.records.log.commit_log import create_log
-from warmstore.records.log.log_entries import CLOSED as _CLOSED
-from warmstore.records.log.log_entries import new_entry
+from warmstore.records.log.log_entries import CLOSED, new_entry
 from warmstore.remote.limits import RequestLimits
 from warmstore.remote.location import Location, is_remote
 from warmstore.remote.objects import Objects
@@ -39,7 +37,7 @@ from warmstore.storage.humanize import parse_size
 _log = logging.getLogger("warmstore")
 
 CHUNKS = "chunks.json"
-"""File in a generation's folder that lists its chunks that come from a remote, by number."""
+"""File in a generation's folder that lists its remote chunks, by number."""
 
 _LIMITS = RequestLimits(read_timeout=15, retries=4, request=60, failures=20, cooldown=5)
 
@@ -67,7 +65,7 @@ class Remote:
     def __repr__(self) -> str:
         return f"Remote({self.shown!r})"
 
-    def below(self, name: str) -> Remote:
+    def below(self, name: str) -> "Remote":
         """The remote of a name below this URL."""
         part = quote(name, safe="") if is_remote(self.url) else name
         return replace(self, url=f"{os.fspath(self.url).rstrip('/')}/{part}")
@@ -78,7 +76,7 @@ class Remote:
 
 
 class RemoteFiles(Files):
-    """Files of a folder whose chunks come from `remote`. They take at most `max_size` bytes; None for no bound."""
+    """Files of a folder with remote chunks. Cached blocks take at most `max_size` bytes; None for no bound."""
 
     is_remote = True
 
@@ -100,14 +98,12 @@ class RemoteFiles(Files):
         return self._objects[1]
 
     def block_source(self, folder: Path) -> BlockCache:
-        chunks = read_chunks(folder, self) or {}
-        found = self._block_caches.get(folder)
-        if found is None or not found.is_ours:
-            found = BlockCache(
-                folder, chunks, self.objects, self, self.max_size, lambda: read_chunks(folder, self) or {}
-            )
-            self._block_caches[folder] = found
-        return found
+        cache = self._block_caches.get(folder)
+        if cache is None or not cache.is_own:
+            read = partial(read_chunks, folder, self)
+            cache = BlockCache(folder, read(), self.objects, self, self.max_size, read)
+            self._block_caches[folder] = cache
+        return cache
 
     def release(self) -> None:
         if self._objects is not None and self._objects[0] == os.getpid():
@@ -139,7 +135,7 @@ def copy_folder(remote: Remote, cache_dir: Path) -> Path:
 def open_remote(
     remote: Remote, cache_dir: str | os.PathLike[str] | None, cache_size: int | str | None
 ) -> tuple[Path, CopyFiles]:
-    """The folder of a copy, and the files to read it with; the arguments are those of `RecordStore.open`."""
+    """The folder of a copy, and the `Files` that read it; the arguments are those of `RecordStore.open`."""
     size = None if cache_size is None else parse_size(cache_size)
     files = CopyFiles(remote, size, default_cache_dir() if cache_dir is None else Path(cache_dir))
     try:
@@ -150,11 +146,12 @@ def open_remote(
 
 
 def open_copy(files: RemoteFiles) -> Path:
-    """Create or update the local copy of a store, and return its folder. Without an answer the last copy is used.
+    """Create or update the local copy of a store, and return its folder. If the remote does not answer, return the
+    last copy.
 
     Raises:
         NotAStore, StoreExists, Diverged, Damaged, NewerFormat: as `remote_diff.find_copy`.
-        RemoteUnavailable, RemoteRefused: the remote cannot be read, and there is no copy yet.
+        RemoteUnavailable, RemoteRefused: the remote cannot be read, and no copy exists.
     """
     folder = copy_folder(files.remote, files.cache_dir)
     try:
@@ -177,7 +174,7 @@ def take_head(path: Path, head: RemoteSnapshot, files: Files) -> None:
     target = path / head.manifest.generation_folder
     known = read_manifest(path, files) if (path / NAME).exists() else None
     if known is not None and known.generation > head.manifest.generation:
-        raise Diverged(f"{head.name} is older than what was there before; its owner pushed an old copy")
+        raise Diverged(f"{head.name} is older than the head before it; its owner pushed an old copy")
     if known is None or known.generation < head.manifest.generation:
         if target.exists():
             files.remove_folder(target)
@@ -187,7 +184,7 @@ def take_head(path: Path, head: RemoteSnapshot, files: Files) -> None:
         open_numbers(path, head.manifest, files).take(head.numbers)
         if known is not None:
             with open_log(path, known, files, write=True) as log, log.locked():
-                log.append_locked(new_entry(_CLOSED, 0))
+                log.append_locked(new_entry(CLOSED, 0))
         write_manifest(path, head.manifest, files)
         for old in path.glob("g[0-9]*"):
             # Other processes may still read the previous generation.
@@ -202,7 +199,7 @@ def take_head(path: Path, head: RemoteSnapshot, files: Files) -> None:
         if not head.log.startswith(local_log):
             if local_log.startswith(head.log):
                 return  # another process copied a newer head
-            raise Diverged(f"{head.name} does not continue what was there before; its owner pushed another copy")
+            raise Diverged(f"{head.name} does not continue the head before it; its owner pushed another copy")
         write_chunks(target, head.chunks, files)
         open_numbers(path, head.manifest, files).take(head.numbers)
         log.extend_locked(head.log)
@@ -210,21 +207,21 @@ def take_head(path: Path, head: RemoteSnapshot, files: Files) -> None:
         write_manifest(path, head.manifest, files)
 
 
-def read_chunks(folder: Path, files: Files) -> dict[int, RemoteChunk] | None:
-    """The chunks of a generation's folder that come from a remote; None for a folder that is not a copy."""
+def read_chunks(folder: Path, files: Files) -> dict[int, RemoteChunk]:
+    """The remote chunks of a generation's folder."""
     try:
         listed = json.loads(read_whole(files, folder / CHUNKS))
     except FileNotFoundError:
-        return None
+        return {}
     return {int(number): RemoteChunk(*chunk) for number, chunk in listed.items()}
 
 
 def add_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
-    """Add chunks to those of a generation's folder that come from a remote."""
-    write_chunks(folder, {**(read_chunks(folder, files) or {}), **chunks}, files)
+    """Add remote chunks to a generation's folder."""
+    write_chunks(folder, {**read_chunks(folder, files), **chunks}, files)
 
 
 def write_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
-    """List the chunks of a generation's folder that come from a remote."""
+    """List the remote chunks of a generation's folder."""
     listed = {str(number): [chunk.name, chunk.size] for number, chunk in chunks.items()}
     replace_file(folder / CHUNKS, json.dumps(listed).encode(), durable=True, files=files)

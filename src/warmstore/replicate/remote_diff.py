@@ -1,7 +1,5 @@
 """The relation of a store and its copy at a remote: which of the two continues the other."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +40,7 @@ Relation = Literal["same", "ahead", "behind"]
 class Local:
     """A store in a folder: the entries of its log, and the state of its chunks.
 
-    ends: the committed bytes of each chunk. waiting: chunks with live writers. numbers: the bytes of that file.
+    ends: committed bytes of each chunk. waiting: chunks with live writers. numbers: the bytes of the file `numbers`.
     """
 
     path: Path
@@ -53,7 +51,7 @@ class Local:
     numbers: bytes
 
     @classmethod
-    def read(cls, path: Path, files: Files) -> Local:
+    def read(cls, path: Path, files: Files) -> "Local":
         manifest = read_manifest(path, files)
         with open_log(path, manifest, files, write=False) as log:
             entries = log.read(0)
@@ -71,12 +69,8 @@ class Local:
         waiting = {chunk for chunk in ends if chunk not in sealed and is_locked(chunk_path(folder, chunk))}
         return cls(path, manifest, entries, ends, frozenset(waiting), numbers.whole())
 
-    @property
-    def folder(self) -> Path:
-        return self.path / self.manifest.generation_folder
-
     def chunk_path(self, chunk: int) -> Path:
-        return chunk_path(self.folder, chunk)
+        return chunk_path(self.path / self.manifest.generation_folder, chunk)
 
     @property
     def finished(self) -> Entries:
@@ -94,7 +88,7 @@ def find_copy(objects: Objects) -> RemoteSnapshot:
     """The state of the one record store at a remote.
 
     Raises:
-        NotAStore: there is none. StoreExists: it is a feature cache. Diverged: there are several.
+        NotAStore: the remote has no store. StoreExists: it has a feature cache. Diverged: it has several stores.
     """
     heads = read_heads(objects)
     if not heads:
@@ -127,14 +121,14 @@ def relation_of(manifest: Manifest, log: bytes, head: RemoteSnapshot, note: dict
         local, remote = manifest.generation, head.manifest.generation
         if local == remote and (log.startswith(head.log) or head.log.startswith(log)):
             return "same" if log == head.log else "ahead" if len(log) > len(head.log) else "behind"
-        # The log of an earlier generation is gone. The note tells what was pushed or pulled last.
+        # The log of an earlier generation is deleted. The note says what was pushed or pulled last.
         if local > remote and (note.get("head") == _digest(head) or note.get("coming") == _whole_digest(head)):
             return "ahead"
         if local < remote and (note.get("generation"), note.get("log")) == (local, len(log)):
             return "behind"
     raise Diverged(
-        f"the store here and {head.name} at the remote were written to separately, so neither continues the other. "
-        "Write to one of them at a time, and pull before you write; to keep both, push this one to another URL"
+        f"the local store and {head.name} at the remote were written to separately, so neither continues the other. "
+        "Write to one of them at a time, and pull before you write; to keep both, push the local store to another URL"
     )
 
 
@@ -142,18 +136,24 @@ def relation_of(manifest: Manifest, log: bytes, head: RemoteSnapshot, note: dict
 
 
 def read_note(path: Path, objects: Objects, files: Files) -> dict[str, Any]:
-    try:
-        note = json.loads(read_whole(files, path / NOTE)).get(objects.location.url, {})
-    except (OSError, ValueError, AttributeError):
-        return {}
+    """The note of the last push to a remote, or pull from it; empty if there is none."""
+    note = _read_notes(path, files).get(objects.location.url)
     return note if isinstance(note, dict) else {}
+
+
+def _read_notes(path: Path, files: Files) -> dict[str, Any]:
+    try:
+        notes = json.loads(read_whole(files, path / NOTE))
+    except (OSError, ValueError):
+        return {}
+    return notes if isinstance(notes, dict) else {}
 
 
 def write_note(path: Path, objects: Objects, head: RemoteSnapshot, files: Files, *, coming: bool = False) -> None:
     """Note the last push or pull in a store's folder. A folder that cannot be written needs no note.
 
     Args:
-        coming: note a push before its head is written: the process may die before it notes the end of the push.
+        coming: the head is not written yet. The process may die between writing the head and the final note.
     """
     old = read_note(path, objects, files)
     note: dict[str, Any] = {"head": _digest(head), "generation": head.manifest.generation, "log": len(head.log)}
@@ -161,11 +161,7 @@ def write_note(path: Path, objects: Objects, head: RemoteSnapshot, files: Files,
         note = {**old, "coming": _whole_digest(head)}
     if note == old:
         return
-    try:
-        notes = json.loads(read_whole(files, path / NOTE))
-    except (OSError, ValueError):
-        notes = {}
-    notes = {**(notes if isinstance(notes, dict) else {}), objects.location.url: note}
+    notes = {**_read_notes(path, files), objects.location.url: note}
     try:
         replace_file(path / NOTE, json.dumps(notes, indent=1).encode(), durable=True, files=files)
     except OSError as error:

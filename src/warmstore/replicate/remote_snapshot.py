@@ -1,14 +1,12 @@
-"""What a remote says about a store: one small object for each push, which names its log and its chunks.
+"""RemoteSnapshot: the state of a store at a remote. Each push writes one small head, which names a log and chunks.
 
-    heads/STORE/00000003.json   what the third push left: store.json, and the names of all else
-    logs/NAME                   the log of a store, by its hash, and the file `numbers` of one
-    chunks/NAME                 a chunk, and NAME.hashes its blocks' hashes
+    heads/STORE/00000003.json   the head of the third push: store.json, and the names of the other objects
+    logs/NAME                   the log of a store, or its file `numbers`, named by a hash
+    chunks/NAME                 a chunk; NAME.hashes has the hashes of its blocks
 
-Everything but the heads is named by what it is, so it never changes and is never overwritten. Of two who push at once
-one is refused by the remote; where it cannot refuse, a head's name has its writer in it and all can see both.
+Logs and chunks are named by their content, so they never change. When two processes push at once, the remote refuses
+one of the heads. A remote that cannot refuse keeps both: their names contain a random number of the writer.
 """
-
-from __future__ import annotations
 
 import functools
 import json
@@ -29,21 +27,22 @@ from warmstore.remote.objects import Objects
 from warmstore.replicate.remote_chunk import RemoteChunk
 
 FORMAT = 2
-"""Of heads with lists of numbers; others are of format 1."""
+"""The format of heads with lists of numbers; heads without have format 1."""
 HEADS = Manifests("heads", r"(?P<series>[0-9a-f]{32})/(?P<number>[0-9]{8})(?:-[0-9a-f]{16})?\.json")
 _LOG = re.compile(r"[0-9a-f]{32}")
 _TRIES = 3
-_KEPT = 5  # heads of a store that stay in the remote
+_KEPT = 5  # heads of a store that are not removed
 _LARGEST = 1 << 30
-_MOST_CHUNKS = 1 << 17  # what their table takes grows with their numbers, up to 4 GiB for these
+_MOST_CHUNKS = 1 << 17  # the size of the block table grows with the largest chunk number, here up to 4 GiB
 
 
 @dataclass(frozen=True)
 class RemoteSnapshot:
     """One state of one store.
 
-    sequence: of the push, from 1. shared: a part of a cache that several hosts fill, and not a whole store. log: its
-    bytes. chunks: those that are there, by number. numbers: the bytes of the file of that name.
+    sequence: the number of the push, from 1. shared: one host's part of a cache that several hosts fill, instead of a
+    whole store. log: the bytes of the log. chunks: the chunks at the remote, by number. numbers: the bytes of the file
+    `numbers`.
     """
 
     name: str
@@ -56,12 +55,12 @@ class RemoteSnapshot:
 
     @property
     def seed(self) -> int:
-        """Of the store's generation."""
+        """The seed of the store's generation."""
         return self.manifest.seed
 
     @functools.cached_property
     def entries(self) -> Entries:
-        """Of the log.
+        """The entries of the log.
 
         Raises:
             Damaged: it is not the log of this store.
@@ -70,7 +69,7 @@ class RemoteSnapshot:
 
     @property
     def lists(self) -> NumberLists:
-        """The lists that entries of the log refer to."""
+        """The lists of numbers that log entries refer to."""
         return NumberLists(self.numbers, self.seed, self.name)
 
 
@@ -78,13 +77,13 @@ def read_heads(objects: Objects, *, mend: str | None = None) -> list[RemoteSnaps
     """The newest state of each store at a remote.
 
     Args:
-        mend: a store whose newest state is about to be pushed again: where it is damaged, that is as if it were not.
+        mend: the id of a store that is about to be pushed again. Its newest state is left out if it is damaged.
 
     Raises:
-        RemoteUnavailable, RemoteRefused: it cannot be asked.
-        Damaged: what it has is not what was pushed.
-        NewerFormat: a newer warmstore pushed it.
-        Diverged: two pushed the same store at once, to a remote that cannot refuse one.
+        RemoteUnavailable, RemoteRefused: the remote cannot be read.
+        Damaged: the remote's bytes are not those that were pushed.
+        NewerFormat: a newer warmstore pushed the store.
+        Diverged: two processes pushed the same store at once, to a remote that cannot refuse one of them.
     """
     newest = _newest(objects)
     heads = [head for of_store in newest.values() for head in of_store]
@@ -101,12 +100,12 @@ def read_heads(objects: Objects, *, mend: str | None = None) -> list[RemoteSnaps
 
 
 def last_sequence(objects: Objects, store: str) -> int:
-    """Of the last push of a store; 0 where there was none."""
+    """The sequence number of the last push of a store; 0 before the first."""
     return max((head.number for head in _newest(objects).get(store, ())), default=0)
 
 
 def _newest(objects: Objects) -> dict[str, list[Numbered]]:
-    """The last heads by store: one each, unless two pushed at once to a remote that cannot refuse one."""
+    """The last head of each store, or several heads where processes pushed at once."""
     return {
         store: [head for head in heads if head.number == heads[0].number]
         for store, heads in objects.run(HEADS.by_series(objects)).items()
@@ -119,14 +118,14 @@ def _latest(heads: list[RemoteSnapshot]) -> RemoteSnapshot:
         same = head.manifest.generation == longest.manifest.generation
         if not head.shared and (not same or not longest.log.startswith(head.log)):
             raise Diverged(
-                f"{head.name} and {longest.name} were pushed at once and went different ways; remove the one that is "
-                "not to count, and push again"
+                f"{head.name} and {longest.name} were pushed at once and hold different rows; remove the wrong one, "
+                "and push again"
             )
     return longest
 
 
 def write_head(objects: Objects, head: RemoteSnapshot) -> bool:
-    """Have a state stand at the remote; False when somebody else pushed that number first, and nothing changed."""
+    """Write the head of a state; False if another process wrote a head with the same sequence number first."""
     log = xxhash.xxh3_128_hexdigest(head.log)
     objects.put(f"logs/{log}", head.log)
     content: dict[str, Any] = {
@@ -144,18 +143,18 @@ def write_head(objects: Objects, head: RemoteSnapshot) -> bool:
 
 
 def head_name(objects: Objects, store: str, sequence: int) -> str:
-    """Where the head of a push is to be."""
+    """The name of the head of a push."""
     writer = "" if objects.is_conditional else f"-{secrets.token_hex(8)}"
     return f"heads/{store}/{sequence:08d}{writer}.json"
 
 
 async def remove_older_heads(objects: Objects, store: str) -> None:
-    """Remove the heads of a store that nobody needs any more."""
+    """Remove all heads of a store but the last few."""
     await remove_older(objects, (await HEADS.by_series(objects, store)).get(store, ()), keep=_KEPT)
 
 
 async def _read(objects: Objects, head: Numbered) -> RemoteSnapshot | Damaged:
-    for left in reversed(range(_TRIES)):  # what is damaged on its way may come whole the next time
+    for left in reversed(range(_TRIES)):  # bytes that were damaged in transit may arrive undamaged on a retry
         try:
             return await _snapshot_of(objects, head)
         except Damaged as error:
@@ -182,14 +181,14 @@ async def _snapshot_of(objects: Objects, head: Numbered) -> RemoteSnapshot:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, NewerFormat):
             raise
-        raise Damaged(f"{where} does not match its checksum; push the store again from where it is whole") from None
+        raise Damaged(f"{where} does not match its checksum; push the store again from an undamaged copy") from None
     data = await _hashed(objects, log)
     lists = b"" if numbers is None else await _hashed(objects, numbers)
     return RemoteSnapshot(head.name, head.number, shared, manifest, data, chunks, lists)
 
 
 async def _hashed(objects: Objects, name: str) -> bytes:
-    """A log, or lists of numbers, by the hash that names it."""
+    """The bytes of a log, or of a file `numbers`, checked against the hash that names it."""
     data = await objects.get_async(f"logs/{name}", most=_LARGEST)
     if data is None or xxhash.xxh3_128_hexdigest(data) != name:
         raise Damaged(f"{objects.location.url}/logs/{name} is missing or damaged; push the store again")
