@@ -10,7 +10,7 @@ from tests.converting.common import holds, small_batches
 
 import warmstore as ws
 from warmstore.converting import conversion_draft
-from warmstore.converting.conversion_draft import ConversionDraft, anew_of, draft_of
+from warmstore.converting.conversion_draft import ConversionDraft, cut_of, draft_of
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +122,7 @@ def test_a_draft_that_lost_parts_is_begun_anew(tmp_path: Path) -> None:
         lambda: [path.unlink() for path in draft.glob("g0001/*")],
         lambda: [path.write_bytes(path.read_bytes()[:2000] + bytes(900)) for path in draft.glob("g0001/*.arrow")],
         lambda: conversion_draft.remove(draft),
-        lambda: anew_of(draft).mkdir(),
+        lambda: cut_of(draft).mkdir(),
     ]
     for number, damage in enumerate(damages):
         with pytest.raises(ZeroDivisionError):
@@ -153,7 +153,7 @@ def test_a_store_that_took_the_name_meanwhile_is_kept(tmp_path: Path) -> None:
         yield {"x": 1}
         ws.RecordStore.create(tmp_path / "store", {"y": ws.Text()}).close()
 
-    with pytest.raises(ws.StoreExists, match="made by somebody else meanwhile"):
+    with pytest.raises(ws.StoreExists, match="created by another process"):
         ws.convert(records(), tmp_path / "store")
     with ws.RecordStore.open(tmp_path / "store") as store:
         assert list(store.fields) == ["y"]

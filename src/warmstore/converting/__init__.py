@@ -1,1 +1,1 @@
-"""Other formats into a store and out of one. `conversion` and `export` are the two ways; `formats` has the formats."""
+"""Other formats: `conversion` makes a store of them, `export` writes the records of a store to them."""

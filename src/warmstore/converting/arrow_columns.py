@@ -1,6 +1,6 @@
-"""The values of Arrow columns as encoded rows, straight from Arrow's buffers: no Python object per value.
+"""Arrow columns as encoded rows, from Arrow's buffers, without a Python object per value.
 
-Foreign files carry no checksum of ours, so every column is validated in full before its buffers are read.
+Files of other programs have no checksums of warmstore, so a column is validated in full before its buffers are read.
 """
 
 import json
@@ -25,7 +25,7 @@ from warmstore.records.format.value_encoding import encode
 
 
 def fields_of_schema(request: Request, schema: pa.Schema, beside: Fields | None = None) -> Fields:
-    """The fields of a table with this schema, and of those `beside` it."""
+    """The fields of a table with this schema, and of further fields `beside` the table."""
     beside = beside or {}
     names = _field_names(schema)
     if len(set(names)) < len(names):
@@ -40,7 +40,8 @@ def fields_of_schema(request: Request, schema: pa.Schema, beside: Fields | None 
 
 
 def _field_names(schema: pa.Schema) -> list[str]:
-    """The columns with values, and fields of which a chunk has only checksums; without what goes with the values."""
+    """The columns with values, and the fields of a chunk that has only their checksums. Columns such as `x::shape`
+    belong to a column and are left out."""
     names = []
     for name in schema.names:
         base, separator, _ = name.partition("::")
@@ -52,14 +53,14 @@ def _field_names(schema: pa.Schema) -> list[str]:
 
 
 def _is_described(schema: pa.Schema, name: str) -> bool:
-    """Whether the columns of this name are those that warmstore made."""
+    """Whether warmstore wrote the columns of a name."""
     if name in schema.names:
         return typed(schema.field(name)) is not None or stored_field(schema, name) is not None
     return DESCRIPTION in (schema.field(name + CHECKSUM).metadata or {}) if name + CHECKSUM in schema.names else False
 
 
 def check_schema(schema: pa.Schema, other: pa.Schema, path: Path) -> None:
-    """Raise BadSource where a further file has other columns than the first."""
+    """Raise BadSource if a further file has other columns than the first."""
     first, further = ({column.name: str(column.type) for column in columns} for columns in (schema, other))
     if first != further:
         names = sorted(name for name in first.keys() | further.keys() if first.get(name) != further.get(name))
@@ -70,7 +71,7 @@ def check_schema(schema: pa.Schema, other: pa.Schema, path: Path) -> None:
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch in parts of a few megabytes; nothing is copied."""
+    """A batch in views of a few megabytes."""
     step = min(max(1, batch.num_rows * BATCH_BYTES // max(batch.nbytes, 1)), BATCH_ROWS)
     for first in range(0, batch.num_rows, step):
         yield batch.slice(first, step)
@@ -83,37 +84,37 @@ def batch_of(fields: Fields, table: pa.RecordBatch, done: int | None = None) -> 
 
 
 def _column(field: Field, table: pa.RecordBatch, name: str) -> EncodedRows:
-    told = stored_field(table.schema, name)
-    if told is None:
+    stored = stored_field(table.schema, name)
+    if stored is None:
         return rows_of(table.schema.field(name), field, table.column(name))
-    if not same_values(told, field):
-        raise SchemaMismatch(f"column {name!r} is one of a chunk and holds {told}; it cannot be read as {field}")
-    for column in columns_of(name, told)[:-1]:
+    if not same_values(stored, field):
+        raise SchemaMismatch(f"column {name!r} is one of a chunk and holds {stored}; it cannot be read as {field}")
+    for column in columns_of(name, stored)[:-1]:
         _validate(name, table.column(column.name))
     try:
-        return rows_of_stored(name, told, table)
+        return rows_of_stored(name, stored, table)
     except Damaged as error:
         raise BadSource(
-            f"column {name!r} of a chunk: {error}. If the field's codec has a trained dictionary, that stands in "
-            "store.json: convert what export wrote"
+            f"column {name!r} of a chunk: {error}. A trained dictionary of the field's codec is in store.json, not in "
+            "the chunk: convert a file that export wrote"
         ) from error
 
 
 def rows_of(column: pa.Field, field: Field, values: pa.Array, shapes: Any = None) -> EncodedRows:
-    """One column of a batch as rows of `field`; where it is null, the record has no value.
+    """One column of a batch as rows of `field`; nulls become absent rows.
 
     Args:
-        shapes: int64 [n, ndim], for ragged values that come as flat lists: of the records that have a value.
+        shapes: int64 [n, ndim], the shapes of ragged values that are flat lists, without nulls.
 
     Raises:
-        BadSource: nulls inside of values, or bytes that are not what the column's type says. SchemaMismatch: another
-        type than the field's.
+        BadSource: nulls inside of values, or buffers that do not fit the column's type. SchemaMismatch: another type
+            than the field's.
     """
     name = column.name
     _validate(name, values)
-    told = typed(column)
-    if isinstance(field, Array | Ragged) and told is not None and same_values(told.field, field):
-        return rows_of_typed(name, field, values, told.form)
+    described = typed(column)
+    if isinstance(field, Array | Ragged) and described is not None and same_values(described.field, field):
+        return rows_of_typed(name, field, values, described.form)
     is_tensor = isinstance(field, Ragged) and is_variable_tensor(column)
     values = _unwrapped(values)
     absent = nulls_of(values)
@@ -126,7 +127,7 @@ def rows_of(column: pa.Field, field: Field, values: pa.Array, shapes: Any = None
 
 
 def same_values(field: Field, other: Field) -> bool:
-    """Whether two fields differ in their codecs at most."""
+    """Whether two fields are equal but for their codecs."""
     return replace(field, codec="raw", dictionary=None) == replace(other, codec="raw", dictionary=None)
 
 
@@ -138,7 +139,7 @@ def _validate(name: str, values: pa.Array) -> None:
 
 
 def _tensor_parts(name: str, struct: pa.Array) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.int64]]]:
-    """The lists of the elements of variable-shape tensors, and their shapes, int64 [n, ndim]. No tensor is null."""
+    """Variable-shape tensors, none of them null, as flat lists, and their shapes, int64 [n, ndim]."""
     lists, sizes = struct.field("data"), struct.field("shape")
     check_nulls(name, lists)
     check_nulls(name, sizes)
@@ -155,19 +156,17 @@ def _without_nulls(values: pa.Array) -> pa.Array:
 def _present_rows(column: pa.Field, field: Field, values: pa.Array, shapes: Any) -> EncodedRows:
     name = column.name
     if isinstance(field, Json):
-        listed = values.to_pylist()
-        told = typed(column)
-        parsed = told is not None and isinstance(told.field, Json)
-        return encode(
-            name, field, [json.loads(text) for text in listed] if parsed else [_jsonable(value) for value in listed]
-        )
+        described = typed(column)
+        parse = json.loads if described is not None and isinstance(described.field, Json) else _jsonable
+        return encode(name, field, [parse(value) for value in values.to_pylist()])
     if isinstance(field, Bytes) and is_file(values.type):
         return _files(name, values)
     if isinstance(field, Array):
         flat = _unpermuted(name, field, values)
         if flat is None:
             flat = numbers(name, fixed_values(name, values, field.shape))
-        return _array_rows(name, field, flat, len(values))
+        flat = np.ascontiguousarray(_exact(name, field, flat, field.numpy))
+        return EncodedRows(len(values), flat.view(np.uint8).reshape(len(values), field.width))
     if isinstance(field, Ragged):
         return _ragged_rows(name, field, values, shapes)
     target = pa.large_string() if isinstance(field, Text) else pa.large_binary()
@@ -180,18 +179,18 @@ def _present_rows(column: pa.Field, field: Field, values: pa.Array, shapes: Any)
 
 
 def check_nulls(name: str, values: pa.Array) -> None:
-    """Raise BadSource where values inside of those of a column are null: numbers of lists, for example."""
+    """Raise BadSource if inner values of a column, such as the numbers of lists, are null."""
     if values.null_count:
         first = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
         raise BadSource(
-            f"column {name!r} holds nulls inside of its values: {values.null_count:,} of the {len(values):,} that were "
-            f"read at once, the first at number {first:,} of them. Fill them first, keep them as JSON null with "
+            f"column {name!r} holds nulls inside of its values: {values.null_count:,} of {len(values):,} in a batch, "
+            f"the first is number {first:,}. Fill them first, keep them as JSON null with "
             f"fields={{{name!r}: ws.Json(), ...}}, or leave the column out with fields=[...]"
         )
 
 
 def fixed_values(name: str, values: pa.Array, shape: tuple[int, ...]) -> pa.Array:
-    """The flat numbers of a column whose every value has `shape`, whatever nesting of lists says so."""
+    """The flat numbers of a column whose values all have `shape`, from any nesting of lists."""
     count = len(values)
     if isinstance(values.type, pa.FixedShapeTensorType):
         values = values.storage
@@ -216,7 +215,7 @@ def fixed_values(name: str, values: pa.Array, shape: tuple[int, ...]) -> pa.Arra
 
 
 def _unpermuted(name: str, field: Array, values: pa.Array) -> np.ndarray[Any, Any] | None:
-    """The numbers of tensors whose dimensions are stored in another order, in theirs; None for other columns."""
+    """The flat numbers of fixed-shape tensors with permuted dimensions, in C order; None for other columns."""
     order = values.type.permutation if isinstance(values.type, pa.FixedShapeTensorType) else None
     if order is None:
         return None
@@ -228,7 +227,7 @@ def _unpermuted(name: str, field: Array, values: pa.Array) -> np.ndarray[Any, An
 
 
 def numbers(name: str, values: pa.Array) -> np.ndarray[Any, Any]:
-    """A flat column of numbers, bools or times without nulls as NumPy has them."""
+    """A flat column of numbers, bools or times without nulls, as a NumPy array."""
     kind = values.type
     if pa.types.is_boolean(kind):
         return np.asarray(values.to_numpy(zero_copy_only=False))
@@ -243,19 +242,14 @@ def numbers(name: str, values: pa.Array) -> np.ndarray[Any, Any]:
     return np.asarray(values.to_numpy())
 
 
-def _array_rows(name: str, field: Array, flat: np.ndarray[Any, Any], count: int) -> EncodedRows:
-    flat = _exact(name, field, flat, field.numpy)
-    return EncodedRows(count, np.ascontiguousarray(flat).view(np.uint8).reshape(count, field.width))
-
-
 def _exact(name: str, field: Field, flat: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Numbers in exactly the field's dtype; the bits that stand for one that Arrow does not know are it."""
+    """Numbers in the field's dtype. Unsigned integers are taken as the bits of a dtype that Arrow does not have."""
     if flat.dtype == dtype:
         return flat
-    foreign = dtype.kind in "VcbmM" or dtype.num >= 256  # what a store keeps as bits
-    if foreign and flat.dtype.kind == "u" and dtype.itemsize in (flat.dtype.itemsize, 2 * flat.dtype.itemsize):
+    as_bits = dtype.kind in "VcbmM" or dtype.num >= 256  # dtypes that a store keeps as bits
+    if as_bits and flat.dtype.kind == "u" and dtype.itemsize in (flat.dtype.itemsize, 2 * flat.dtype.itemsize):
         return flat.view(dtype)
-    raise SchemaMismatch(f"column {name!r} holds {flat.dtype}, not what {field} says. Nothing is converted on the way")
+    raise SchemaMismatch(f"column {name!r} holds {flat.dtype}, but its field is {field}. dtypes are not converted")
 
 
 def _ragged_rows(name: str, field: Ragged, values: pa.Array, shapes: Any) -> EncodedRows:
@@ -283,16 +277,14 @@ def _ragged_rows(name: str, field: Ragged, values: pa.Array, shapes: Any) -> Enc
     elif shapes is None:
         shapes = np.concatenate([lengths[:, None], np.tile(np.array(tail, np.int64), (len(lengths), 1))], axis=1)
     if shapes.shape[1] != field.ndim:
-        raise SchemaMismatch(
-            f"column {name!r} holds lists of {shapes.shape[1]} dimensions; its field says {field.ndim}"
-        )
+        raise SchemaMismatch(f"column {name!r} holds lists of {shapes.shape[1]} dimensions; its field has {field.ndim}")
     if not np.array_equal(shapes.prod(axis=1) * dtype.itemsize, lengths * per_item) or (shapes < 0).any():
         raise BadSource(f"column {name!r}: lists and the shapes beside them differ in length")
     return EncodedRows(len(values), flat, offsets * per_item, np.ascontiguousarray(shapes, np.int64))
 
 
 def _check_leaves(name: str, field: Ragged, values: pa.Array) -> None:
-    """Raise unless nested lists hold numbers of the field's dtype, and no nulls."""
+    """Raise unless nested lists hold numbers of the field's dtype and no nulls."""
     while is_list(values.type) or pa.types.is_fixed_size_list(values.type):
         values = values.flatten()
         check_nulls(name, values)
@@ -308,7 +300,7 @@ def _nested(name: str, field: Ragged, value: Any) -> np.ndarray[Any, Any]:
 
 
 def _files(name: str, values: pa.Array) -> EncodedRows:
-    """Files, by their bytes or else by the path where they are."""
+    """The bytes of files. A value has the bytes, or the path of a file to read."""
     content, paths = values.field("bytes").to_pylist(), values.field("path").to_pylist()
     for at, (data, path) in enumerate(zip(content, paths, strict=True)):
         if data is None:
@@ -330,13 +322,13 @@ def _varying(edges: pa.Buffer | None, data: pa.Buffer | None, offset: int, count
 
 
 def _offsets(values: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """int64 [n + 1]: where each list starts in `values.flatten()`. There are no nulls."""
+    """The start of each list in `values.flatten()`, int64 [n + 1]. `values` has no nulls."""
     lengths = np.asarray(values.value_lengths().to_numpy(zero_copy_only=False), np.int64)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
 def _unwrapped(values: pa.Array) -> pa.Array:
-    """An array without dictionary and extension around it, but for fixed-shape tensors."""
+    """The storage of dictionaries and extension arrays. Fixed-shape tensors stay as they are."""
     while True:
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
@@ -349,9 +341,9 @@ def _unwrapped(values: pa.Array) -> pa.Array:
 
 
 def _jsonable(value: Any) -> Any:
-    """What Arrow makes of a value in Python, with lists for the pairs of a map."""
+    """A value of `to_pylist` with lists in place of tuples, which are the pairs of a map."""
     if isinstance(value, dict):
-        return {key: _jsonable(one) for key, one in value.items()}
+        return {key: _jsonable(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_jsonable(one) for one in value]
+        return [_jsonable(inner) for inner in value]
     return value

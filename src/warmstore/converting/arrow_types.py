@@ -1,4 +1,4 @@
-"""Foreign Arrow types as fields. What a typed or stored column of warmstore is, its description says."""
+"""The fields for Arrow types. Columns that warmstore wrote have a description of their field."""
 
 import json
 from typing import Any
@@ -11,14 +11,14 @@ from warmstore.records.format.fields import Array, Bytes, Field, Json, Ragged, T
 
 
 def field_of_column(column: pa.Field) -> Field:
-    """The field that holds a column's values.
+    """The field for a column's values.
 
     Raises:
-        UnsupportedType: none does; the message names the column.
+        UnsupportedType: no field holds them; the message names the column.
     """
-    told = typed(column)
-    if told is not None:
-        return told.field
+    described = typed(column)
+    if described is not None:
+        return described.field
     kind = plain(column.type)
     if is_variable_tensor(column):
         dtype, _ = fixed(kind.field("data").type.value_type)
@@ -42,13 +42,13 @@ def field_of_column(column: pa.Field) -> Field:
     if _is_json(kind):
         return Json()
     raise UnsupportedType(
-        f"column {column.name!r} is {column.type}, which no field holds as it is. Cast it first, a decimal to float64 "
-        "or a time to int64 for example, or leave it out with fields=[...]"
+        f"column {column.name!r} is {column.type}, which no field holds. Cast it first, a decimal to float64 or a time "
+        "to int64 for example, or leave it out with fields=[...]"
     )
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """A type without dictionary and extension around it, but for fixed-shape tensors."""
+    """The storage type of dictionaries and extensions. Fixed-shape tensors stay as they are."""
     while True:
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
@@ -59,10 +59,10 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def is_variable_tensor(column: pa.Field) -> bool:
-    """Whether a column holds variable-shape tensors, also where nobody registered their type.
+    """Whether a column holds variable-shape tensors, registered as an extension type or not.
 
     Raises:
-        UnsupportedType: their dimensions are stored in another order.
+        UnsupportedType: the tensors have permuted dimensions.
     """
     if isinstance(column.type, pa.BaseExtensionType):
         name, options = column.type.extension_name, _serialized(column.type)
@@ -91,7 +91,7 @@ def _serialized(kind: pa.BaseExtensionType) -> bytes:
 
 
 def fixed(kind: pa.DataType) -> tuple[str | None, tuple[int, ...]]:
-    """The dtype and shape of a type whose values all have one, else (None, ())."""
+    """The dtype and shape of a type whose values all have the same; else (None, ())."""
     if isinstance(kind, pa.FixedShapeTensorType):
         order = kind.permutation or range(len(kind.shape))
         return scalar_dtype(kind.value_type), tuple(kind.shape[axis] for axis in order)
@@ -102,7 +102,7 @@ def fixed(kind: pa.DataType) -> tuple[str | None, tuple[int, ...]]:
 
 
 def scalar_dtype(kind: pa.DataType) -> str | None:
-    """The dtype of a number, bool, date or time that NumPy knows too."""
+    """NumPy's dtype for a number, bool, date or time; None for other types."""
     if pa.types.is_boolean(kind):
         return "bool"
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
@@ -117,7 +117,7 @@ def scalar_dtype(kind: pa.DataType) -> str | None:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """A list of any length, in any of Arrow's layouts."""
+    """Whether a type is a list of any length, in any of Arrow's layouts."""
     named = ("is_list", "is_large_list", "is_list_view", "is_large_list_view")
     return any(getattr(pa.types, name)(kind) for name in named if hasattr(pa.types, name))
 
@@ -132,8 +132,8 @@ def is_binary(kind: pa.DataType) -> bool:
 
 
 def is_file(kind: pa.DataType) -> bool:
-    """What Hugging Face makes of images and sounds: the bytes of a file, or else its path."""
-    if not pa.types.is_struct(kind) or {one.name for one in kind} != {"bytes", "path"}:
+    """Whether a type is Hugging Face's for images and sounds: the bytes of a file, or its path."""
+    if not pa.types.is_struct(kind) or {part.name for part in kind} != {"bytes", "path"}:
         return False
     return is_binary(plain(kind.field("bytes").type)) and is_text(plain(kind.field("path").type))
 
@@ -146,7 +146,7 @@ def _is_view(kind: pa.DataType, name: str) -> bool:
 def _is_json(kind: pa.DataType) -> bool:
     kind = plain(kind)
     if pa.types.is_struct(kind):
-        return all(_is_json(one.type) for one in kind)
+        return all(_is_json(part.type) for part in kind)
     if pa.types.is_map(kind):
         return _is_json(kind.key_type) and _is_json(kind.item_type)
     if is_list(kind) or pa.types.is_fixed_size_list(kind):

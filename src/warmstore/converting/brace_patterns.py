@@ -9,11 +9,11 @@ _LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?\d+))?")
 
 
 def expand(pattern: str) -> list[str]:
-    """The names that a pattern stands for, in order; the pattern itself where it holds no braces to expand.
+    """The names that a pattern expands to, in order; the pattern itself where it has no braces to expand.
 
-    `{a,b}` is either of its parts, `{1..3}` and `{a..c}` every one of a range, `{0..10..2}` every second. A range whose
-    first or last number starts with 0 is padded to the longer of the two. `\\{` is a brace. Braces without a comma or a
-    range, and those that do not close, stand for themselves.
+    `{a,b}` expands to its parts, `{1..3}` and `{a..c}` to a range, `{0..10..2}` to every second number. If the first or
+    last number of a range starts with 0, numbers are padded to the longer of the two. `\\{` is a brace. Braces without
+    a comma or a range, and braces that do not close, stay as they are.
     """
     for first, last in _groups(pattern):
         options = _options(pattern[first + 1 : last])
@@ -24,7 +24,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def _groups(pattern: str) -> Iterator[tuple[int, int]]:
-    """Where braces open and close, in the order in which they open."""
+    """The positions of matching braces, in the order of the opening braces."""
     opened: list[int] = []
     closed: dict[int, int] = {}
     for at, letter in _letters(pattern):
@@ -36,7 +36,7 @@ def _groups(pattern: str) -> Iterator[tuple[int, int]]:
 
 
 def _letters(pattern: str) -> Iterator[tuple[int, str]]:
-    """Letters that no backslash precedes."""
+    """The letters without a backslash before them, with their positions."""
     escaped = False
     for at, letter in enumerate(pattern):
         if not escaped and letter != "\\":
@@ -45,7 +45,7 @@ def _letters(pattern: str) -> Iterator[tuple[int, str]]:
 
 
 def _options(inner: str) -> list[str] | None:
-    """What the inside of braces stands for, or None where it is no pattern."""
+    """The expansions of the text between braces, or None where it is no pattern."""
     if match := _NUMBERS.fullmatch(inner):
         return _numbers(match[1], match[2], abs(int(match[3] or 1)) or 1)
     if match := _LETTERS.fullmatch(inner):

@@ -1,11 +1,12 @@
-"""`convert`: any known format into a new store, in order and exactly once, also when it is killed and started again.
+"""`convert`: any known format into a new store, in order and exactly once, also after kills and restarts.
 
-What was converted stands in the store's metadata under "converted", and how far is the number of its committed
-rows: nothing else needs to be remembered, so nothing can disagree after a kill. The store is a draft beside its place
-until it is complete.
+The store's metadata describes the source under "converted". The number of committed rows says how far the conversion
+has come. No other state is kept, so a kill leaves no contradiction. Until it is complete, the store is a draft in a
+folder beside the target.
 """
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,9 +16,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from warmstore.converting.conversion_draft import CONVERTED, ConversionDraft, anew_of, as_json, claim, hold, remove
+from warmstore.converting.conversion_draft import CONVERTED, ConversionDraft, as_json, claim, cut_of, hold, remove
 from warmstore.converting.known_formats import Format, detect, named, paths_of, root_of
-from warmstore.converting.record_source import BROKEN, RecordSource, Request, SourceBatch, fields_asked, rows_at_once
+from warmstore.converting.record_source import BROKEN, RecordSource, Request, SourceBatch, fields_argument, rows_at_once
 from warmstore.errors import (
     BadSource,
     Damaged,
@@ -36,7 +37,7 @@ from warmstore.storage.progress import progress_bar
 
 _FLUSH_BYTES = 32 << 20
 _FLUSH_ROWS = 1 << 18
-"""What is pending at most: checksums take a Python object a row for as long as a flush lasts."""
+"""The most pending rows: during a flush, checksums take a Python object a row."""
 
 Block = dict[str, EncodedRows]
 
@@ -55,10 +56,10 @@ def convert(
     writer_threads: int | None = None,
     progress: bool | None = None,
 ) -> RecordStore:
-    """Make a store from data in another format. Killed and called again, it goes on where it stopped.
+    """Make a store from data in another format. A conversion that was killed resumes when it is called again.
 
-    The store appears at `path` when it is complete, and not before: a conversion that is killed or fails leaves a
-    folder `.NAME.converting` beside it, with which the next one goes on.
+    The store appears at `path` once it is complete. A conversion that is killed or fails leaves a draft in the folder
+    `.NAME.converting` beside it, which the next call completes.
 
     Args:
         source: a path, a pattern ("train-{000..099}.tar", "*.parquet") or a list of them; an array, or a dict of arrays
@@ -66,14 +67,14 @@ def convert(
             `datasets.Dataset`; a `torch.utils.data.Dataset`; or any iterable of records (dicts of a value per field).
         path: the store's folder: new, or empty.
         format: one of "array_record", "arrow", "csv", "hdf5", "hugging_face", "images", "jsonl", "mds", "npy", "npz",
-            "parquet", "torchcachex", "webdataset"; found from the names of files where it is not told.
-        fields: names of the fields to convert; or a dict of names and fields where the source does not say, or says
-            less than you know (`ws.Array("float32", (768,))` for lists that all have 768 numbers). All by default.
-        decode: for images, alone and in MDS, True decodes them to uint8 [height, width, 3]: an Array where all have one
+            "parquet", "torchcachex", "webdataset"; by default found from the names of files.
+        fields: names of the fields to convert; or a dict of names and fields, for types that the source does not give
+            or gives less exactly (`ws.Array("float32", (768,))` for lists of 768 numbers). All fields by default.
+        decode: True decodes image files, alone and in MDS, to uint8 [height, width, 3]: an Array where all have one
             size, else Ragged. For ArrayRecord a function from a record's bytes to a dict of values.
-        size: height and width in pixels to which images are resized while they are decoded (bilinear).
+        size: height and width in pixels to which decoded images are resized (bilinear).
         batched: an iterable yields batches: dicts of n values per field, arrays [n, ...].
-        metadata: anything JSON can say, kept with the store.
+        metadata: a JSON value, kept with the store.
         chunk_size: bytes after which a chunk is sealed, at most 1 GiB.
         writer_threads: threads that compress; None for one per core.
         progress: show a progress bar; by default only on a terminal.
@@ -82,84 +83,80 @@ def convert(
         The store, open for reading.
 
     Raises:
-        NoSource: the source is not there.
-        BadSource: it is empty, of unequal lengths or broken, or holds nulls inside of values.
-        UnknownFormat: a format that is not known or cannot be told.
+        NoSource: the source does not exist.
+        BadSource: the source is empty, of unequal lengths or damaged, or holds nulls inside of values.
+        UnknownFormat: no such format, or the format cannot be found from the source.
         SchemaMismatch: a record does not fit the fields, or `fields` does not fit the source.
-        UnsupportedType: a dtype that cannot be kept; an object array or another pickle.
-        StoreExists: `path` holds something that this conversion did not make, or another process is at it right now.
+        UnsupportedType: no field holds a dtype; or values are pickled.
+        StoreExists: `path` holds something that this conversion did not make, or another process converts into it.
         NotInstalled: the format needs an optional package.
     """
     paths = paths_of(source)
     kind = named(format) if format is not None else detect(source, paths)
-    request = Request(
-        source,
-        None if paths is None else tuple(paths),
-        fields_asked(fields),
-        decode,
-        _size(size),
-        _check(kind, decode, size, batched),
-        None if paths is None else root_of(source),
-    )
+    _check_options(kind, decode, size, batched)
+    path_tuple, root = (None, None) if paths is None else (tuple(paths), root_of(source))
+    request = Request(source, path_tuple, fields_argument(fields), decode, _size(size), batched, root)
     files = kind.files(paths) if paths is not None else []
     made_from = _made_from(kind, request, files)
     if metadata and CONVERTED in metadata:
-        raise ValueError(f"metadata has the name {CONVERTED!r}, under which the store remembers what it was made from")
+        raise ValueError(f"metadata has the name {CONVERTED!r}, which describes the source: choose another name")
     target = Path(path)
     what = str(source) if paths else kind.name
     writing: dict[str, Any] = {"chunk_size": chunk_size, "writer_threads": writer_threads}
     with contextlib.ExitStack() as stack:
-        place = claim(target, made_from, stack)
-        if place.is_complete and (made_from["files"] or made_from["source"]):
-            if place.is_draft:
-                place.publish()
+        draft = claim(target, made_from, stack)
+        if draft.is_complete and (made_from["files"] or made_from["source"]):
+            if draft.is_draft:
+                draft.publish()
             return RecordStore.open(target)
-        if place.manifest is not None and not place.is_draft:
-            request = replace(request, fields=place.manifest.fields)
+        if draft.manifest is not None and not draft.is_draft:
+            request = replace(request, fields=draft.manifest.fields)
         opened = kind.open(request, files)
-        remembered = {**opened.metadata, **(metadata or {}), CONVERTED: {**made_from, "complete": False}}
-        store = _begun(place, opened, remembered, stack, writing)
+        described = {**opened.metadata, **(metadata or {}), CONVERTED: {**made_from, "complete": False}}
+        store = _open_draft(draft, opened, described, stack, writing)
         start = 0 if store is None else len(store)
         blocks = _blocks(opened, start, what)
         if store is None:
-            # The first records are read before the store is made: most that can be wrong with a source shows there.
+            # The first records are read before the store is made: they show most errors of a source.
             first = next(blocks, None)
             if first is None:
                 raise BadSource(f"{source if paths else 'the source'} holds no records")
-            store = stack.enter_context(RecordStore.create(place.folder, opened.fields, metadata=remembered, **writing))
-            hold(place.folder, stack)
-            blocks = _with_first(first, blocks)
+            store = stack.enter_context(RecordStore.create(draft.folder, opened.fields, metadata=described, **writing))
+            hold(draft.folder, stack)
+            blocks = itertools.chain([first], blocks)
         elif not opened.skippable:
-            store, start, blocks = _compared(place, store, start, blocks, remembered, stack, writing)
-            if place.is_complete and not place.is_draft:
-                blocks = _nothing_more(blocks, store)
+            store, start, blocks = _skip_known(draft, store, start, blocks, described, stack, writing)
+            if draft.is_complete and not draft.is_draft and next(blocks, None) is not None:
+                raise StoreExists(
+                    f"{store.path} is complete with {start:,} records, and the source has more; append them"
+                )
         with progress_bar(opened.rows, opened.size, start, target.name, progress) as advance:
             _fill(store, blocks, start, advance)
         store.close()
-        place.publish()
+        draft.publish()
     return RecordStore.open(target)
 
 
-def _begun(
-    place: ConversionDraft,
+def _open_draft(
+    draft: ConversionDraft,
     opened: RecordSource,
-    remembered: dict[str, Any],
+    described: dict[str, Any],
     stack: contextlib.ExitStack,
     writing: dict[str, Any],
 ) -> RecordStore | None:
-    """The store to go on with, open for appending, or None where there is none. A draft of other fields is removed."""
-    if place.manifest is None:
+    """The store to resume, open for appending, or None. A draft that cannot be resumed is removed."""
+    if draft.manifest is None:
         return None
-    described = {**remembered, CONVERTED: {**remembered[CONVERTED], "complete": place.is_complete}}
-    if place.is_draft and (place.manifest.fields != opened.fields or place.manifest.metadata != as_json(described)):
-        place.discard()
+    expected = {**described, CONVERTED: {**described[CONVERTED], "complete": draft.is_complete}}
+    if draft.is_draft and (draft.manifest.fields != opened.fields or draft.manifest.metadata != as_json(expected)):
+        draft.discard()
         return None
     try:
-        return stack.enter_context(RecordStore.open(place.folder, "a", **writing))
+        return stack.enter_context(RecordStore.open(draft.folder, "a", **writing))
     except (Damaged, NewerFormat, NotAStore):
-        if not place.is_draft:
+        if not draft.is_draft:
             raise
-        place.discard()
+        draft.discard()
         return None
 
 
@@ -184,12 +181,12 @@ def _check_alone(store: RecordStore, written: int) -> None:
     if store.snapshot.length != written:
         raise StoreExists(
             f"{store.path} has {store.snapshot.length:,} records where {written:,} were converted: another process "
-            "appended to it meanwhile. Convert into a new folder, and append when that is done"
+            "appended to it. Convert into a new folder, and append afterwards"
         )
 
 
 def _blocks(source: RecordSource, start: int, what: str) -> Iterator[tuple[Block, int | None]]:
-    """The source's batches, encoded; errors say where in the source they happened."""
+    """The source's batches, encoded, each with `SourceBatch.done`. Errors name the record."""
     at = start if source.skippable else 0
     try:
         for batch in source.read(at):
@@ -198,8 +195,8 @@ def _blocks(source: RecordSource, start: int, what: str) -> Iterator[tuple[Block
             at += next(iter(block.values())).count
     except SchemaMismatch as error:
         raise SchemaMismatch(
-            f"{what}, in the records from number {at:,} on: {error}. The first records fixed the fields where fields= "
-            "did not; use ws.Ragged for arrays whose shapes vary and ws.Json for anything else"
+            f"{what}, in the records from number {at:,} on: {error}. Without fields=, the first records decide the "
+            "fields; pass ws.Ragged for arrays whose shapes vary and ws.Json for other values"
         ) from error
     except WarmstoreError:
         raise
@@ -208,40 +205,34 @@ def _blocks(source: RecordSource, start: int, what: str) -> Iterator[tuple[Block
 
 
 def encode_batch(fields: Fields, batch: SourceBatch) -> Block:
-    """A batch as rows of every field, all as many."""
+    """A batch as equally many rows of every field."""
     if set(batch.columns) != set(fields):
         raise SchemaMismatch(f"a record has the fields {sorted(fields)}; got {sorted(batch.columns)}")
-    block = {name: _rows(name, field, batch.columns[name]) for name, field in fields.items()}
+    block = {}
+    for name, field in fields.items():
+        values = batch.columns[name]
+        block[name] = values if isinstance(values, EncodedRows) else encode(name, field, values)
     counts = {name: rows.count for name, rows in block.items()}
     if len(set(counts.values())) > 1:
         raise SchemaMismatch(f"all fields of a batch need the same number of records; got {counts}")
     return block
 
 
-def _rows(name: str, field: Field, values: Any) -> EncodedRows:
-    return values if isinstance(values, EncodedRows) else encode(name, field, values)
-
-
-def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
-
-
-def _compared(
-    place: ConversionDraft,
+def _skip_known(
+    draft: ConversionDraft,
     store: RecordStore,
     start: int,
     blocks: Iterator[tuple[Block, int | None]],
-    remembered: dict[str, Any],
+    described: dict[str, Any],
     stack: contextlib.ExitStack,
     writing: dict[str, Any],
 ) -> tuple[RecordStore, int, Iterator[tuple[Block, int | None]]]:
-    """Leave out the first `start` records, which the store has, as long as they are the same ones.
+    """Skip the first `start` records, which the store has, and compare them with the store.
 
-    A draft that has others is replaced by one of the records that agree; anything else is refused.
+    Where they differ, a draft is cut to the records before, and a complete store is refused.
 
     Returns:
-        The store to go on with, how many records it has, and the blocks that follow.
+        The store to append to, its number of records, and the following blocks.
     """
     at = 0
     while at < start:
@@ -255,56 +246,48 @@ def _compared(
         name = _difference(store, {name: rows.slice(0, known) for name, rows in block.items()}, at)
         if name is not None:
             problem = f"field {name!r} of its records {at:,} to {at + known - 1:,} differs from the source"
-            rest = _with_first((block, done), blocks)
+            rest = itertools.chain([(block, done)], blocks)
             break
         at += known
         if known < count:
             block = {name: rows.slice(known, count) for name, rows in block.items()}
-            blocks = _with_first((block, done), blocks)
+            blocks = itertools.chain([(block, done)], blocks)
     else:
         return store, start, blocks
-    if not place.is_draft:
+    if not draft.is_draft:
         raise StoreExists(
-            f"{store.path} was made from something else: {problem}. To go on with an iterable it must yield the same "
-            "again"
+            f"{store.path} was made from something else: {problem}. An iterable must yield the same records again"
         )
-    return _begun_anew(place, store, at, remembered, stack, writing), at, rest
+    return _cut_draft(draft, store, at, described, stack, writing), at, rest
 
 
-def _begun_anew(
-    place: ConversionDraft,
+def _cut_draft(
+    draft: ConversionDraft,
     store: RecordStore,
     count: int,
-    remembered: dict[str, Any],
+    described: dict[str, Any],
     stack: contextlib.ExitStack,
     writing: dict[str, Any],
 ) -> RecordStore:
-    """Replace a draft by one of its first `count` records."""
-    folder = anew_of(place.folder)
+    """Replace a draft by a draft of its first `count` records."""
+    folder = cut_of(draft.folder)
     remove(folder)
-    anew = RecordStore.create(folder, store.fields, metadata=remembered, **writing)
+    cut = RecordStore.create(folder, store.fields, metadata=described, **writing)
     names = list(store.fields)
     step = rows_at_once(store.nbytes / max(len(store), 1))
     for first in range(0, count, step):
         gathered = store.gatherer.read_rows(names, np.arange(first, min(first + step, count)))
-        anew.commit_rows({name: stored_rows(rows) for name, rows in zip(names, gathered, strict=True)})
-    anew.close()
+        cut.commit_rows({name: stored_rows(rows) for name, rows in zip(names, gathered, strict=True)})
+    cut.close()
     store.close()
-    place.discard()
-    folder.rename(place.folder)
-    hold(place.folder, stack)
-    place.manifest = None
-    return stack.enter_context(RecordStore.open(place.folder, "a", **writing))
-
-
-def _nothing_more(blocks: Iterator[Any], store: RecordStore) -> Iterator[Any]:
-    for _ in blocks:
-        raise StoreExists(f"{store.path} is complete with {len(store):,} records, and the source has more; append them")
-    yield from ()
+    draft.discard()
+    folder.rename(draft.folder)
+    hold(draft.folder, stack)
+    return stack.enter_context(RecordStore.open(draft.folder, "a", **writing))
 
 
 def _difference(store: RecordStore, block: Block, first: int) -> str | None:
-    """The first field whose values from record `first` on are not those of the store, or None."""
+    """The first field whose values differ from those of the store from record `first` on, or None."""
     count = next(iter(block.values())).count
     stored = store.gatherer.read_rows(list(block), np.arange(first, first + count))
     for (name, rows), gathered in zip(block.items(), stored, strict=True):
@@ -314,22 +297,21 @@ def _difference(store: RecordStore, block: Block, first: int) -> str | None:
 
 
 def _same(field: Field, rows: EncodedRows, gathered: GatheredColumn) -> bool:
-    kept = raw_rows(field, gathered)
+    stored = raw_rows(field, gathered)
     pairs = [
-        (kept.data.reshape(-1), rows.data.reshape(-1)),
-        (_absent(kept), _absent(rows)),
-        (kept.shapes, rows.shapes),
+        (stored.data.reshape(-1), rows.data.reshape(-1)),
+        (_absent(stored), _absent(rows)),
+        (stored.shapes, rows.shapes),
+        (stored.offsets, rows.offsets),
     ]
-    if rows.offsets is not None and kept.offsets is not None:
-        pairs.append((kept.offsets, rows.offsets))
-    return all(np.array_equal(one, other) for one, other in pairs if one is not None and other is not None)
+    return all(np.array_equal(old, new) for old, new in pairs if old is not None and new is not None)
 
 
 def _absent(rows: EncodedRows) -> Any:
     return np.zeros(rows.count, bool) if rows.absent is None else rows.absent
 
 
-def _check(kind: Format, decode: Any, size: Any, batched: bool) -> bool:
+def _check_options(kind: Format, decode: Any, size: Any, batched: bool) -> None:
     given = {"decode": decode not in (None, False), "size": size is not None, "batched": batched}
     for name, is_given in given.items():
         if is_given and name not in kind.options:
@@ -338,7 +320,6 @@ def _check(kind: Format, decode: Any, size: Any, batched: bool) -> bool:
         raise ValueError("size= resizes images while they are decoded: pass decode=True too")
     if decode and kind.name == "array_record" and not callable(decode):
         raise ValueError(f"decode is {decode!r}; it must be a function from a record's bytes to a dict of values")
-    return batched
 
 
 def _size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
@@ -351,9 +332,8 @@ def _size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
 
 
 def _made_from(kind: Format, request: Request, files: Sequence[Path]) -> dict[str, Any]:
-    """What a store remembers of a conversion, to go on with the same and with no other."""
-    asked = request.fields
-    decode = request.decode
+    """What a store keeps about its conversion. Only a conversion with an equal description resumes it."""
+    fields, decode = request.fields, request.decode
     if request.paths is not None:
         source: Any = [str(path.absolute()) for path in request.paths]
     else:
@@ -366,7 +346,7 @@ def _made_from(kind: Format, request: Request, files: Sequence[Path]) -> dict[st
         "format": kind.name,
         "source": source,
         "files": state.hexdigest() if files else None,
-        "fields": fields_to_json(asked) if isinstance(asked, Mapping) else asked and list(asked),
+        "fields": fields_to_json(fields) if isinstance(fields, Mapping) else fields and list(fields),
         "decode": f"{getattr(decode, '__module__', '')}.{getattr(decode, '__qualname__', '')}"
         if callable(decode)
         else decode or False,

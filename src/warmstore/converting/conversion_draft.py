@@ -1,7 +1,7 @@
-"""Where a conversion writes until it is complete: the folder `.NAME.converting` beside the store's own.
+"""ConversionDraft: a conversion writes to the folder `.NAME.converting` beside the target until it is complete.
 
-The draft is a store like any other and takes the store's name in one step. It stays when a conversion is killed or
-fails; the next one goes on with it where it is of the same source, and removes it otherwise.
+A draft is an ordinary store, which is then renamed to the target. When a conversion is killed or fails, its draft
+stays. The next conversion of the same source resumes it; a conversion of another source removes it.
 """
 
 import contextlib
@@ -17,26 +17,26 @@ from warmstore.records.write.store_draft import check_vacant, publish
 from warmstore.storage.files import Files, is_at
 
 CONVERTED = "converted"
-"""Under this name the metadata of a store says what it was made from."""
+"""The name of the description of the source in a store's metadata."""
 
 _ADVICE = "Name a new folder, or remove this one first"
 
 
 def draft_of(target: Path) -> Path:
-    """The draft of a store that is to be at `target`."""
+    """The folder of the draft for a target."""
     return target.parent / f".{target.name}.converting"
 
 
-def anew_of(draft: Path) -> Path:
-    """Where the records of a draft go that it shares with a source that is otherwise another one."""
+def cut_of(draft: Path) -> Path:
+    """The folder to which a draft is copied up to the first record that differs from the source."""
     return draft.with_name(draft.name + ".new")
 
 
 @dataclass
 class ConversionDraft:
-    """The folder a conversion writes to, held so that no other conversion does.
+    """The folder that a conversion writes to, locked against other conversions.
 
-    manifest: of the store in it, or None where it has to be made.
+    manifest: of the store in the folder, or None before the store is made.
     """
 
     folder: Path
@@ -45,45 +45,45 @@ class ConversionDraft:
 
     @property
     def is_draft(self) -> bool:
-        """Whether the folder has yet to take the store's name. Stores begun by earlier releases stand at it already."""
+        """Whether the folder is still to be renamed to the target. Earlier releases converted into the target."""
         return self.folder != self.target
 
     @property
     def is_complete(self) -> bool:
-        """Whether the store in it has all records."""
+        """Whether the store has all records."""
         return self.manifest is not None and bool(self.manifest.metadata[CONVERTED]["complete"])
 
     def discard(self) -> None:
-        """Remove a draft that is of no use."""
+        """Remove the draft."""
         remove(self.folder)
         self.manifest = None
 
     def publish(self) -> None:
-        """Say that the store is complete, and give it its name.
+        """Mark the store as complete, and rename the folder to the target.
 
         Raises:
-            StoreExists: something else took the name meanwhile.
+            StoreExists: the target exists.
         """
         files = Files()
         manifest = read_manifest(self.folder, files)
-        remembered = {**manifest.metadata, CONVERTED: {**manifest.metadata[CONVERTED], "complete": True}}
-        if remembered != manifest.metadata:
-            write_manifest(self.folder, replace(manifest, metadata=remembered), files)
+        metadata = {**manifest.metadata, CONVERTED: {**manifest.metadata[CONVERTED], "complete": True}}
+        if metadata != manifest.metadata:
+            write_manifest(self.folder, replace(manifest, metadata=metadata), files)
         if self.is_draft:
             try:
                 publish(self.folder, self.target, files)
             except StoreExists as error:
                 raise StoreExists(
-                    f"{self.target} was made by somebody else meanwhile; what was converted is {self.folder}"
+                    f"{self.target} was created by another process; the converted records are in {self.folder}"
                 ) from error
-            remove(anew_of(self.folder))
+            remove(cut_of(self.folder))
 
 
 def claim(target: Path, made_from: dict[str, Any], stack: contextlib.ExitStack) -> ConversionDraft:
-    """The place for a conversion into `target`, held until the stack unwinds.
+    """The draft of a conversion into `target`, locked until the stack unwinds.
 
     Raises:
-        StoreExists: something else is there, or another process is at it right now.
+        StoreExists: the target or the draft's folder holds something else, or another process converts into it.
     """
     if (target / NAME).exists():
         hold(target, stack)
@@ -94,31 +94,31 @@ def claim(target: Path, made_from: dict[str, Any], stack: contextlib.ExitStack) 
             raise StoreExists(problem)
         return ConversionDraft(target, target, manifest)
     check_vacant(target)
-    place = ConversionDraft(draft_of(target), target)
-    if not place.folder.exists():
-        return place
-    hold(place.folder, stack)
-    nobodys = StoreExists(f"{place.folder} is no draft of a conversion, and its place is needed for one. Move it away")
+    draft = ConversionDraft(draft_of(target), target)
+    if not draft.folder.exists():
+        return draft
+    hold(draft.folder, stack)
+    foreign = StoreExists(f"{draft.folder} is no draft of a conversion, and a conversion needs this name. Move it away")
     try:
-        manifest = read_manifest(place.folder, Files())
+        manifest = read_manifest(draft.folder, Files())
     except NotAStore:
-        if any(place.folder.iterdir()):
-            raise nobodys from None
-        place.discard()
+        if any(draft.folder.iterdir()):
+            raise foreign from None
+        draft.discard()
     except (Damaged, NewerFormat):
-        place.discard()
+        draft.discard()
     else:
         if not isinstance(manifest.metadata.get(CONVERTED), dict):
-            raise nobodys
-        if _mismatch(place.folder, manifest, made_from):
-            place.discard()
+            raise foreign
+        if _mismatch(draft.folder, manifest, made_from):
+            draft.discard()
         else:
-            place.manifest = manifest
-    return place
+            draft.manifest = manifest
+    return draft
 
 
 def _mismatch(folder: Path, manifest: Manifest, made_from: dict[str, Any]) -> str | None:
-    """What is different about the conversion that a store was made by, or None where it is the one asked for."""
+    """How a store's conversion differs from the one that is asked for, or None."""
     known = manifest.metadata[CONVERTED]
     described = fields_to_json(manifest.fields)
     for name, value in as_json(made_from).items():
@@ -134,31 +134,29 @@ def _mismatch(folder: Path, manifest: Manifest, made_from: dict[str, Any]) -> st
 
 
 def as_json(value: Any) -> Any:
-    """A value as it comes back from JSON."""
+    """A value after a round trip through JSON."""
     return json.loads(json.dumps(value))
 
 
 def hold(folder: Path, stack: contextlib.ExitStack) -> None:
-    """Keep other conversions out of a folder until the stack unwinds.
+    """Lock a folder against other conversions until the stack unwinds.
 
     Raises:
-        StoreExists: another process holds it, or gave it another name meanwhile.
+        StoreExists: another process has locked or renamed the folder.
     """
     files = Files()
-    busy = StoreExists(f"another process is converting into {folder} right now")
+    busy = StoreExists(f"another process is converting into {folder}; wait for it, or name another folder")
     try:
         descriptor = files.open(folder)
     except FileNotFoundError:
         raise busy from None
     stack.callback(files.close, descriptor)
-    if not files.lock(descriptor, wait=False):
-        raise busy
-    if not is_at(descriptor, folder):
+    if not files.lock(descriptor, wait=False) or not is_at(descriptor, folder):
         raise busy
 
 
 def remove(draft: Path) -> None:
-    """Remove a draft. store.json goes last: without it a draft that is half removed would be nobody's."""
+    """Remove a draft, store.json last: it identifies the folder as a draft if the removal is interrupted."""
     files = Files()
     if draft.exists():
         for part in sorted(draft.iterdir(), key=lambda path: path.name == NAME):

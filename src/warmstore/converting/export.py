@@ -1,6 +1,6 @@
-"""`export`: the records of a store into files that other programs read, a few megabytes at a time.
+"""`export`: write the records of a store to files of other formats, a few megabytes at a time.
 
-A file appears whole under its name or not at all.
+The target is replaced once all of it is written.
 """
 
 import os
@@ -30,7 +30,7 @@ _SUFFIXES = {
     ".pq": "parquet",
 }
 _REOPEN = 128 << 20
-"""Bytes after which the store is opened anew: what was read stays mapped, and counted as ours, until then."""
+"""Bytes after which the store is reopened: pages that were read stay mapped until then."""
 
 
 def export(
@@ -42,7 +42,7 @@ def export(
     overwrite: bool = False,
     progress: bool | None = None,
 ) -> Path:
-    """Write the committed records of a store to a file, or to a folder of .npy files. Every row is checked on the way.
+    """Write the committed records of a store to a file, or to a folder of .npy files. Every row is checked.
 
     Pending rows of a store that is open for appending are flushed first.
 
@@ -50,24 +50,23 @@ def export(
         store: an open store or its folder.
         target: a file that ends in .npy (one Array field), .arrow, .feather or .parquet; or a folder, in which each
             Array field becomes a file FIELD.npy.
-        format: "npy", "arrow" or "parquet", where the name of the target does not say.
+        format: "npy", "arrow" or "parquet"; by default found from the target's name.
         fields: names of the fields to export; all by default.
-        overwrite: replace a target that is there already.
+        overwrite: replace an existing target.
         progress: show a progress bar; by default only on a terminal.
 
     Returns:
-        The target. Values only: no checksum columns. In .npy [n, *shape] of the field's dtype, bfloat16 and float8 as
-        the bits NumPy knows (`V2`, `V1`). In Arrow and Parquet the columns of `RecordStore.to_arrow`, except that a
-        NaT of a field without a shape is not null but the least integer, so that it differs from no value. Parquet has
-        no timestamps in seconds (int64 there) and no lists of size 0 (lists of any length). `convert` makes all of them
-        what they were.
+        The target. It has values and no checksums. In .npy: [n, *shape] of the field's dtype, bfloat16 and float8 as
+        void bits (`V2`, `V1`). In Arrow and Parquet: the columns of `RecordStore.to_arrow`, but a NaT of a field
+        without a shape is the least integer, as null means absent. Parquet has no timestamps in seconds (int64
+        instead) and no lists of size 0 (lists of any length instead). `convert` restores all fields.
 
     Raises:
-        UnknownFormat: the format is not known or cannot be told.
-        SchemaMismatch: no such field; for .npy one that is no Array, or has records without a value.
+        UnknownFormat: no such format, or the target's name does not show the format.
+        SchemaMismatch: no such field; for .npy a field that is no Array, or has absent values.
         UnsupportedType: Arrow cannot hold the values of a field; the message names it.
-        TargetExists: the target is there already.
-        Damaged: a row does not match its checksum; the target is not made.
+        TargetExists: the target exists.
+        Damaged: a row does not match its checksum; the target is unchanged.
     """
     target = Path(target)
     if isinstance(store, RecordStore):
@@ -81,7 +80,7 @@ def export(
         name = reader.path.name
         spans = list(_spans(reader))
     if (target.exists() or target.is_symlink()) and not overwrite:
-        raise TargetExists(f"{target} is there already; name another target, or pass overwrite=True to replace it")
+        raise TargetExists(f"{target} exists; name another target, or pass overwrite=True to replace it")
     target.parent.mkdir(parents=True, exist_ok=True)
     with progress_bar(rows, None, 0, name, progress) as advance, _draft(target) as draft:
         TARGETS[kind](draft, target.suffix == ".npy", chosen, rows, _blocks(Path(store), chosen, spans, advance))
@@ -89,18 +88,18 @@ def export(
 
 
 def _format(target: Path, format: str | None) -> str:
-    found = format if format is not None else _SUFFIXES.get(target.suffix.lower(), "" if target.suffix else "npy")
-    if found not in TARGETS:
+    chosen = format if format is not None else _SUFFIXES.get(target.suffix.lower(), "" if target.suffix else "npy")
+    if chosen not in TARGETS:
         what = f"there is no format {format!r} to export to" if format else f"{str(target)!r} does not say the format"
         raise UnknownFormat(f"{what}; pass format=, one of {', '.join(TARGETS)}")
-    return found
+    return chosen
 
 
 def _chosen(fields: Fields, names: Sequence[str] | None, what: str) -> Fields:
     if names is None:
         return fields
     if isinstance(names, str) or not names:
-        raise SchemaMismatch(f"fields must be a list of names, not {names!r}")
+        raise SchemaMismatch(f"fields must be a list of names; got {names!r}")
     for name in names:
         if name not in fields:
             raise SchemaMismatch(f"{what} has no field {name!r}; it has {list(fields)}")
@@ -108,16 +107,16 @@ def _chosen(fields: Fields, names: Sequence[str] | None, what: str) -> Fields:
 
 
 def _spans(store: RecordStore) -> Iterator[tuple[int, int]]:
-    """Positions [first, last) that are read at once: a few megabytes, by what a record takes on average."""
+    """Positions [first, last) of blocks of a few megabytes, by the average size of a record."""
     step = int(min(max(BATCH_BYTES // _per_record(store), 1), BATCH_ROWS))
     for first in range(0, len(store), step):
         yield first, min(first + step, len(store))
 
 
 def _per_record(store: RecordStore) -> int:
-    """Bytes a record takes on average, at least 1."""
-    taken = sum(int(sizes.sum()) for sizes in store.snapshot.size)
-    return max(taken // max(store.snapshot.rows, 1), 1)
+    """The average bytes of a record, at least 1."""
+    total = sum(int(sizes.sum()) for sizes in store.snapshot.size)
+    return max(total // max(store.snapshot.rows, 1), 1)
 
 
 def _blocks(folder: Path, fields: Fields, spans: list[tuple[int, int]], advance: Any) -> Iterator[Block]:
@@ -137,7 +136,7 @@ def _blocks(folder: Path, fields: Fields, spans: list[tuple[int, int]], advance:
 
 @contextmanager
 def _draft(target: Path) -> Iterator[Path]:
-    """A name beside the target that takes its place when all went well, and is gone when not."""
+    """A path beside the target, which is renamed to the target on success and removed on failure."""
     draft = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
     try:
         yield draft

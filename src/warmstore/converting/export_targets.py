@@ -1,4 +1,4 @@
-"""What `export` writes: .npy, Arrow IPC and Parquet. Each takes a draft's path, fields, and blocks of their rows."""
+"""Writers of `export`: .npy, Arrow IPC and Parquet. Each takes a draft's path, the fields, and blocks of rows."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -17,14 +17,14 @@ from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import Array, Fields
 
 Block = dict[str, EncodedRows]
-"""Some records: rows of every field, decompressed."""
+"""Decompressed rows of every field."""
 _Maker = Callable[[Path, bool, Fields, int, Iterator[Block]], None]
 _ROW_GROUP = 32 << 20
-"""Bytes of a Parquet row group: large enough to compress, small enough to be held in memory twice."""
+"""Bytes of a Parquet row group: large enough to compress well, small enough to be in memory twice."""
 
 
 def write_npy(draft: Path, single: bool, fields: Fields, rows: int, blocks: Iterator[Block]) -> None:
-    """One file for a single Array field, or a folder with one a field."""
+    """A file of one Array field, or a folder with a file for each field."""
     for name, field in fields.items():
         if not isinstance(field, Array):
             raise SchemaMismatch(
@@ -45,14 +45,9 @@ def write_npy(draft: Path, single: bool, fields: Fields, rows: int, blocks: Iter
             assert isinstance(field, Array)
             path = draft if single else draft / f"{name}.npy"
             files[name] = stack.enter_context(open(path, "wb"))
-            # Its own writer, for arrays that are whole, would have nothing for 0 rows.
-            # bfloat16 and float8 have no name there; of some the format would even write one that NumPy cannot read.
+            # NumPy has no names for bfloat16 and float8: they are written as void bits.
             descr = f"|V{field.numpy.itemsize}" if field.numpy.num >= 256 else field.numpy.str
-            header = {
-                "descr": descr,
-                "fortran_order": False,
-                "shape": (rows, *field.shape),
-            }
+            header = {"descr": descr, "fortran_order": False, "shape": (rows, *field.shape)}
             np.lib.format.write_array_header_1_0(files[name], header)
         before = 0
         for block in blocks:
@@ -61,7 +56,7 @@ def write_npy(draft: Path, single: bool, fields: Fields, rows: int, blocks: Iter
                 if values.absent is not None and values.absent.any():
                     raise SchemaMismatch(
                         f"field {name!r} has records without a value, the first at position "
-                        f"{before + int(np.argmax(values.absent)):,}, which .npy cannot say; export to Arrow or "
+                        f"{before + int(np.argmax(values.absent)):,}, which .npy cannot hold; export to Arrow or "
                         "Parquet, or fill them with map_field first"
                     )
                 file.write(np.ascontiguousarray(values.data).reshape(-1).data)

@@ -1,4 +1,4 @@
-"""Which field holds a Python value: the fields of a source of records are those of its first one."""
+"""The field for a Python value, an array or a column."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ _SCALARS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 
 
 def field_of(name: str, value: Any) -> Field:
-    """The field for values like this one.
+    """The field for values of the type of `value`.
 
     Raises:
-        UnsupportedType: nothing holds it; the message names the field.
+        UnsupportedType: no field holds the type; the message names the field.
     """
     if isinstance(value, str):
         return Text()
@@ -30,19 +30,19 @@ def field_of(name: str, value: Any) -> Field:
         return Json()
     raise UnsupportedType(
         f"field {name!r}: nothing holds a {type(value).__name__}. Records are dicts of arrays, numbers, bytes, str, "
-        "and dicts and lists of what JSON can say; turn it into one of these"
+        "and dicts and lists of JSON values; convert it to one of these"
     )
 
 
 def column_field(name: str, values: Any) -> Field:
-    """The field for a column: an array [n, ...], or a list whose first value that is not None says it.
+    """The field for a column: an array [n, ...], or a list, whose first value that is not None decides.
 
     Raises:
-        BadSource: an empty list. UnsupportedType: nothing holds the values.
+        BadSource: an empty list. UnsupportedType: no field holds the values.
     """
     if isinstance(values, list | tuple):
         if not values:
-            raise BadSource(f"field {name!r} holds no records, so what it is cannot be told; pass fields=")
+            raise BadSource(f"field {name!r} holds no records, so its type is unknown; pass fields=")
         return field_of(name, next((value for value in values if value is not None), None))
     array = to_numpy(values)
     return array_field(name, array.dtype, array.shape[1:])
@@ -52,7 +52,7 @@ def array_field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Fiel
     """The field for arrays of this dtype, in any byte order, and shape per record.
 
     Raises:
-        UnsupportedType: objects (which only a pickle could bring), structures, and other dtypes that cannot be kept.
+        UnsupportedType: objects, structures, and other dtypes that no field holds.
     """
     if dtype.kind in "US" and not shape:
         return Text() if dtype.kind == "U" else Bytes()
@@ -60,8 +60,8 @@ def array_field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Fiel
         raise no_objects(name)
     if dtype.type is np.void:
         raise UnsupportedType(
-            f"field {name!r} has the dtype {dtype}, which says nothing of its values. Where it is bfloat16 or float8, "
-            f'say so: fields={{{name!r}: ws.Array("bfloat16", {shape})}}; take a structure apart first'
+            f"field {name!r} has the dtype {dtype}, which does not say what its bits are. Where it is bfloat16 or "
+            f'float8, pass fields={{{name!r}: ws.Array("bfloat16", {shape})}}; split a structure into its parts'
         )
     if not dtype.isnative:
         dtype = dtype.newbyteorder("=")
@@ -69,15 +69,15 @@ def array_field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Fiel
 
 
 def no_objects(name: str) -> UnsupportedType:
-    """What to raise for an array of objects."""
+    """The error for an array of objects."""
     return UnsupportedType(
         f"field {name!r} is an array of Python objects, which only pickle can store; nothing is ever unpickled. Save "
-        "it as an array of numbers, or convert an iterable of records with ws.Json() fields"
+        "an array of numbers, or convert an iterable of records with ws.Json() fields"
     )
 
 
 def native(array: np.ndarray[Any, Any], field: Field) -> Any:
-    """An array as `encode` takes it: in native byte order, strings as a list, void bits as the field's dtype."""
+    """An array for `encode`: native byte order, strings as a list, void bits in the field's dtype."""
     if array.dtype.kind in "US":
         return array.tolist()
     if array.dtype.type is np.void and isinstance(field, Array) and array.dtype.itemsize == field.numpy.itemsize:

@@ -1,4 +1,4 @@
-"""Hive partitions: folders named `year=2024` give every record of the files below them a value of a field `year`."""
+"""Hive partitions: a folder named `year=2024` gives the records of its files the value 2024 in a field `year`."""
 
 import os
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 @dataclass(frozen=True)
 class Partitions:
-    """What the names of folders say of each file.
+    """The partitions of files.
 
     texts: per name one text a file, in the order of the files; None for no value.
     fields: int64 where every text is an int as Python writes it, else Text.
@@ -28,7 +28,7 @@ class Partitions:
     fields: Fields = field(default_factory=dict)
 
     def columns(self, fields: Fields, number: int, count: int) -> dict[str, EncodedRows]:
-        """The columns of `count` records of file `number`, of those fields that are chosen."""
+        """The columns of `count` records of file `number`, for the partitions in `fields`."""
         columns = {}
         for name, texts in self.texts.items():
             if name in fields:
@@ -39,14 +39,14 @@ class Partitions:
 
 
 def partitions_of(files: Sequence[Path], root: Path | None, columns: Sequence[str]) -> Partitions:
-    """The partitions that files are in.
+    """The partitions of files.
 
     Args:
-        root: folders below this one are looked at.
-        columns: the names of the files' own columns.
+        root: the folder below which folder names are read.
+        columns: the names of the files' columns.
 
     Raises:
-        BadSource: files are in other partitions than the first, or a partition has the name of a column.
+        BadSource: a file is in other partitions than the first, or a partition has the name of a column.
     """
     if root is None:
         return Partitions()
@@ -55,14 +55,14 @@ def partitions_of(files: Sequence[Path], root: Path | None, columns: Sequence[st
     for path, values in zip(files, by_file, strict=True):
         if list(values) != names:
             raise BadSource(
-                f"{path} is in the partitions {list(values)}, the first file in {names}. Convert files of the same "
-                "partitions at a time"
+                f"{path} is in the partitions {list(values)}, the first file in {names}. Convert only files with the "
+                "same partitions together"
             )
     for name in names:
         if name in columns:
             raise BadSource(
-                f"{files[0]}: {name!r} is a column and the name of a partition, {name}={by_file[0][name]}. Rename the "
-                "one or the other, or convert the files by their names, without the folder"
+                f"{files[0]}: {name!r} is a column and the name of a partition, {name}={by_file[0][name]}. Rename one "
+                "of them, or pass the files instead of the folder"
             )
     texts = {name: [values[name] for values in by_file] for name in names}
     return Partitions(texts, {name: _field(texts[name]) for name in names})

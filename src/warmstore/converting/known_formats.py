@@ -1,4 +1,4 @@
-"""Which formats there are, and which one a source is in."""
+"""The known formats, and the format of a source."""
 
 import glob
 import importlib
@@ -22,9 +22,9 @@ from warmstore.records.format.manifest import NAME as STORE_NAME
 class Format:
     """One format to convert from.
 
-    suffixes: how names of its files end. folder: it is a folder whose files its module lists. is_object: it is an
-        object in memory, not files.
-    options: the arguments of `convert` that only some formats take and this one does.
+    suffixes: endings of file names. folder: the source is a folder, whose files the format's module lists. is_object:
+        the source is an object in memory.
+    options: arguments of `convert` that this format takes and others do not.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Format:
 
     def matches(self, path: Path) -> bool:
         name = path.name.lower()
-        # Shards may carry their number behind the suffix: train.array_record-00000-of-00010
+        # Shards may have their number after the suffix: train.array_record-00000-of-00010
         return any(
             name.endswith(suffix) or re.search(re.escape(suffix) + r"-\d+-of-\d+$", name) for suffix in self.suffixes
         )
@@ -48,7 +48,7 @@ class Format:
         """The files of a source, in the order of its records.
 
         Raises:
-            NoSource: a path is not there. BadSource: nothing of this format in it.
+            NoSource: a path does not exist. BadSource: a path has no files of this format.
         """
         found: list[Path] = []
         for path in paths:
@@ -63,7 +63,7 @@ class Format:
             else:
                 found.append(path)
         if not found:
-            raise BadSource(f"{', '.join(map(str, paths))}: no files of the format {self.name!r} in it")
+            raise BadSource(f"{', '.join(map(str, paths))}: no files of the format {self.name!r}; pass another format=")
         return found
 
     @property
@@ -97,7 +97,7 @@ FORMATS = {
 """Every format to convert from, by name."""
 
 OF_FILES = [kind.name for kind in FORMATS.values() if not kind.is_object]
-"""The formats of files and folders."""
+"""The names of the formats of files and folders."""
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _TABLES = {
@@ -111,10 +111,10 @@ _TABLES = {
 
 
 def named(name: str) -> Format:
-    """The format of that name.
+    """The format with a name.
 
     Raises:
-        UnknownFormat: there is none; the message lists those there are.
+        UnknownFormat: no such format; the message lists all formats.
     """
     if name not in FORMATS:
         raise UnknownFormat(f"there is no format {name!r} to convert from; known are {', '.join(FORMATS)}")
@@ -124,10 +124,10 @@ def named(name: str) -> Format:
 def paths_of(source: Any) -> list[Path] | None:
     """The paths that a source names, or None when it is an object.
 
-    Patterns are taken apart: braces such as "train-{000..099}.tar", and "*", "?", "[...]" and "**".
+    Patterns are expanded: braces such as "train-{000..099}.tar", and "*", "?", "[...]" and "**".
 
     Raises:
-        NoSource: a pattern matches nothing, or a path that braces stand for is not there.
+        NoSource: a pattern matches no file, or a path that braces expand to does not exist.
     """
     if isinstance(source, str | os.PathLike):
         return _expanded(os.fspath(source))
@@ -153,16 +153,16 @@ def _expanded(pattern: str) -> list[Path]:
             missing.append(name)
     if missing and len(names) > 1:
         raise NoSource(
-            f"{missing[0]} does not exist: {len(missing):,} of the {len(names):,} names that {pattern!r} stands for "
+            f"{missing[0]} does not exist: {len(missing):,} of the {len(names):,} names that {pattern!r} expands to "
             "are missing"
         )
     if missing:
-        raise NoSource(f"nothing matches {pattern!r}")
+        raise NoSource(f"no file matches {pattern!r}")
     return paths
 
 
 def root_of(source: Any) -> Path:
-    """The folder below which Hive partitions are looked for: the part of a source that the caller named in full."""
+    """The folder below which folder names are Hive partitions: the part of a source's path without patterns."""
     if not isinstance(source, str | os.PathLike):
         return Path(os.path.commonpath([root_of(item) for item in source]))
     path = Path(source).absolute()
@@ -175,7 +175,7 @@ def detect(source: Any, paths: Sequence[Path] | None) -> Format:
     """The format of a source.
 
     Raises:
-        NoSource: a path is not there. UnknownFormat: it cannot be told.
+        NoSource: a path does not exist. UnknownFormat: the format cannot be found.
     """
     if paths is None:
         return FORMATS[_kind_of_object(source)]
@@ -187,8 +187,8 @@ def detect(source: Any, paths: Sequence[Path] | None) -> Format:
     )
     if found is None:
         raise UnknownFormat(
-            f"the format of {path} cannot be told from {'the files in it' if path.is_dir() else 'its name'}; say it "
-            f"with format=, one of {', '.join(OF_FILES)}"
+            f"the format of {path} cannot be told from {'the files in it' if path.is_dir() else 'its name'}; pass "
+            f"format=, one of {', '.join(OF_FILES)}"
         )
     return FORMATS[found]
 
@@ -200,7 +200,7 @@ def _kind_of_object(source: Any) -> str:
             f"a DatasetDict holds several data sets; convert one, such as source[{next(iter(source))!r}]"
         )
     if "polars.LazyFrame" in names:
-        raise UnknownFormat("a LazyFrame holds no records before it is collected: convert source.collect()")
+        raise UnknownFormat("a LazyFrame is a query and holds no records: convert source.collect()")
     if "datasets.Dataset" in names:
         return "hugging_face"
     if names & _TABLES:
@@ -228,7 +228,7 @@ def _kind_of_folder(path: Path) -> str | None:
         return "hugging_face"
     below = [file for file in path.rglob("*") if file.is_file() and not _hidden(file, path)]
     # A folder of images may also hold a table of labels. The format of most files decides.
-    counts = {name: sum(map(found.matches, below)) for name, found in FORMATS.items()}
+    counts = {name: sum(map(kind.matches, below)) for name, kind in FORMATS.items()}
     del counts["images"]  # the last entry, so that another format wins a tie
     counts["images"] = sum(file.suffix.lower() in IMAGES for file in below)
     if any((folder / "segments").is_dir() for folder in path.iterdir()):

@@ -1,6 +1,6 @@
 """Records as batches of columns, for formats that yield one record after the other."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from warmstore.records.format.fields import Field, Fields, Json
 from warmstore.records.format.value_encoding import encode
 
 Record = dict[str, Any]
-_SMALL = 64  # about what a number or a short list takes
+_SMALL = 64  # bytes that a number or a short list takes, about
 
 
 class _HasValues(Protocol):
@@ -24,7 +24,7 @@ _Item = TypeVar("_Item", bound=_HasValues)
 
 
 def groups_of(records: Iterable[_Item]) -> Iterator[list[_Item]]:
-    """Records in lists of a few megabytes."""
+    """Records, in lists of a few megabytes."""
     group: list[_Item] = []
     size = 0
     for record in records:
@@ -40,7 +40,7 @@ def groups_of(records: Iterable[_Item]) -> Iterator[list[_Item]]:
 def fields_of_records(
     request: Request, records: Sequence[Record], infer: Callable[[str, Any], Field] = field_of
 ) -> Fields:
-    """The fields of the first records of a source: of each that any of them has, the first value says what it is."""
+    """The fields of a source's first records. The first value of a field that is not None decides its type."""
     names = list(dict.fromkeys(name for record in records for name in record))
 
     def field(name: str) -> Field:
@@ -50,16 +50,18 @@ def fields_of_records(
     return request.choose(names, field, open_ended=True)
 
 
-def unknown_field(where: str, name: str, looked_at: int) -> SchemaMismatch:
-    """What to raise for a record with a field that none of the first ones has."""
-    return SchemaMismatch(
-        f"{where} has the field {name!r}, which none of the first {looked_at:,} records has. Say what all fields are, "
-        f"with fields={{..., {name!r}: ...}}, or leave it out: fields=[...]"
-    )
+def check_names(where: str, names: Set[str], fields: Fields, first_records: int) -> None:
+    """Raise SchemaMismatch if a record has a field that none of the first records has."""
+    if not names <= fields.keys():
+        name = min(names - fields.keys())
+        raise SchemaMismatch(
+            f"{where} has the field {name!r}, which none of the first {first_records:,} records has. Pass all fields, "
+            f"fields={{..., {name!r}: ...}}, or leave this one out: fields=[...]"
+        )
 
 
 def columns_of_records(records: list[Record], fields: Fields, done: int | None = None) -> SourceBatch:
-    """Records as one batch. A record that lacks a field has no value for it."""
+    """Records as one batch. A field that a record lacks is absent."""
     return SourceBatch({name: _column(name, field, records) for name, field in fields.items()}, done)
 
 
@@ -69,19 +71,19 @@ def _column(name: str, field: Field, records: list[Record]) -> EncodedRows:
     absent = np.array([name not in record for record in records])
     if absent.all():
         return absent_rows(field, len(records))
-    rows = encode(name, field, [record[name] for record in records if name in record])  # where None is a value
+    rows = encode(name, field, [record[name] for record in records if name in record])  # None is a JSON value
     return spread(field, rows, absent) if absent.any() else rows
 
 
 def nbytes_of(value: Any) -> int:
-    """About how many bytes a value takes."""
+    """The bytes that a value takes, about."""
     size = getattr(value, "nbytes", None)
     if isinstance(size, int):
         return size
     if isinstance(value, str | bytes | bytearray):
         return len(value)
     if isinstance(value, list | tuple | dict):
-        # Deep lists are rare and long ones common: the first item stands for the rest.
+        # The first item is taken for all: long lists are common, lists of unequal items are not.
         items = value.values() if isinstance(value, dict) else value
         return _SMALL + len(value) * max(_SMALL, nbytes_of(next(iter(items), 0)))
     return _SMALL

@@ -1,6 +1,6 @@
-"""What every format offers: which fields it has, and its records in order, a batch of a few megabytes at a time.
+"""RecordSource: the fields of a source, and its records in order, in batches of a few megabytes.
 
-A format is a module with `open_source(request, files)`. It reads lazily: a source larger than memory must convert.
+A format is a module with `open_source(request, files)`. It reads lazily, so that sources larger than memory convert.
 """
 
 import importlib
@@ -21,24 +21,24 @@ from warmstore.errors import BadSource, NotInstalled, SchemaMismatch, WarmstoreE
 from warmstore.records.format.fields import Field, Fields, check_fields
 
 BATCH_BYTES = 16 << 20
-"""About how much of a source is read at once."""
+"""About how many bytes of a source make a batch."""
 
 BROKEN = (
     *(pa.ArrowException, zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zstandard.ZstdError),
     *(EOFError, zlib.error),
 )
-"""What the libraries that read files raise where one is broken, besides OSError."""
+"""Errors that libraries raise for damaged files, besides OSError."""
 
 BATCH_ROWS = 1 << 16
-"""At most so many records are read at once: tiny ones cost more as Python objects than as bytes."""
+"""The most records of a batch: small values take more memory as Python objects than as bytes."""
 
 
 @dataclass(frozen=True)
 class SourceBatch:
     """The next records of a source.
 
-    columns: per field what `RecordStore.extend` takes, or `Rows` that are encoded already.
-    done: bytes of the source that have been read so far, for sources that count in bytes.
+    columns: per field what `RecordStore.extend` takes, or `EncodedRows`.
+    done: bytes of the source read so far, for sources that count in bytes.
     """
 
     columns: dict[str, Any]
@@ -47,14 +47,14 @@ class SourceBatch:
 
 @dataclass(frozen=True)
 class RecordSource:
-    """Something that can be converted.
+    """Records that can be converted.
 
-    fields: of the store to be made.
-    read: `read(start)` yields the records from number `start` on, in order; a source that is not `skippable` is
-        always read from 0.
-    rows: how many records there are, where that is known.
-    size: bytes to be read, for sources that do not know their rows.
-    metadata: what the store shall remember of the source.
+    fields: the fields of the store.
+    read: `read(start)` yields the records from number `start` on, in order.
+    rows: the number of records, where known.
+    size: bytes of the source, where the number of records is unknown.
+    metadata: metadata for the store.
+    skippable: whether reading can start in the middle; otherwise `read` starts at 0 whatever `start` is.
     """
 
     fields: Fields
@@ -67,10 +67,10 @@ class RecordSource:
 
 @dataclass(frozen=True)
 class Request:
-    """What a caller of `convert` asked for, checked.
+    """The checked arguments of `convert`.
 
     source: the object to convert, where there are no `paths`. fields: None for all, names, or names with their fields.
-    root: the folder below which names of folders may be Hive partitions.
+    root: the folder below which folder names may be Hive partitions.
     """
 
     source: Any
@@ -82,24 +82,24 @@ class Request:
     root: Path | None = None
 
     def choose(self, names: Sequence[str], infer: Callable[[str], Field], *, open_ended: bool = False) -> Fields:
-        """The fields to convert, out of a source's `names`; `infer` is asked only where the caller did not say.
+        """The fields to convert, out of a source's `names`. `infer` is called for fields that the caller did not pass.
 
         Args:
-            open_ended: further names may follow, so that a caller may say which fields they are.
+            open_ended: later records may have more names, which the caller may pass with their fields.
 
         Raises:
-            SchemaMismatch: the caller named one that the source does not have.
+            SchemaMismatch: the caller named a field that the source does not have.
         """
         wanted = names if self.fields is None else list(self.fields)
         for name in wanted:
             if name not in names and not (open_ended and isinstance(self.fields, dict)):
                 raise SchemaMismatch(f"the source has no field {name!r}; it has {list(names)}")
-        told = self.fields if isinstance(self.fields, dict) else {}
-        return check_fields({name: told[name] if name in told else infer(name) for name in wanted})
+        passed = self.fields if isinstance(self.fields, dict) else {}
+        return check_fields({name: passed[name] if name in passed else infer(name) for name in wanted})
 
     @property
     def name(self) -> str:
-        """What to call a source that has a single field without a name of its own."""
+        """The name of the only field of a source that gives it none."""
         if self.fields is None:
             return "data"
         if len(self.fields) != 1:
@@ -107,7 +107,7 @@ class Request:
         return next(iter(self.fields))
 
 
-def fields_asked(fields: Any) -> Fields | tuple[str, ...] | None:
+def fields_argument(fields: Any) -> Fields | tuple[str, ...] | None:
     """The `fields` argument of `convert` and `export`, checked.
 
     Raises:
@@ -118,15 +118,15 @@ def fields_asked(fields: Any) -> Fields | tuple[str, ...] | None:
     if isinstance(fields, Mapping):
         return check_fields(dict(fields))
     if isinstance(fields, str) or not all(isinstance(name, str) for name in fields) or not len(fields):
-        raise SchemaMismatch(f"fields must be a list of names or a dict of fields, not {fields!r:.100}")
+        raise SchemaMismatch(f"fields must be a list of names or a dict of fields; got {fields!r:.100}")
     return tuple(dict.fromkeys(fields))
 
 
 def needed(module: str, package: str, extra: str) -> Any:
-    """An optional module.
+    """Import an optional module.
 
     Raises:
-        NotInstalled: it is not there; the message says how to get it.
+        NotInstalled: the message says how to install it.
     """
     try:
         return importlib.import_module(module)
@@ -136,12 +136,7 @@ def needed(module: str, package: str, extra: str) -> Any:
 
 @contextmanager
 def reading(path: Any) -> Iterator[None]:
-    """What libraries raise over a broken file, as `BadSource` with the file's name. Around reading only, not yields to
-    code that may fail for other reasons.
-
-    Raises:
-        BadSource: the file is broken.
-    """
+    """Turn the errors that libraries raise for damaged files into `BadSource` with the file's name."""
     try:
         yield
     except WarmstoreError:
@@ -151,7 +146,7 @@ def reading(path: Any) -> Iterator[None]:
 
 
 def equal_lengths(what: Any, lengths: Mapping[str, int]) -> int:
-    """The one length that all have.
+    """The common length of fields.
 
     Raises:
         BadSource: lengths differ, or all are 0.
@@ -167,7 +162,7 @@ def equal_lengths(what: Any, lengths: Mapping[str, int]) -> int:
 
 
 def rows_at_once(width: float) -> int:
-    """How many records of about `width` bytes make a batch."""
+    """The records of a batch, where a record takes about `width` bytes."""
     return int(min(max(BATCH_BYTES // max(width, 1), 1), BATCH_ROWS))
 
 

@@ -1,7 +1,7 @@
-"""The files in a tar, streamed, compressed or not, and whether the tar is whole.
+"""The files in a tar, compressed or not, read as a stream.
 
-Python's tarfile takes a header that is broken for the end of the tar. Here it is an error, and so are an end without
-its marker, content behind it, and a checksum of the compression that does not match.
+Python's tarfile treats a damaged header as the end of the tar. Here it is an error; so are a missing end marker,
+content after the end marker, and a wrong checksum of the compression.
 """
 
 import bz2
@@ -24,11 +24,11 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class _CutShort(tarfile.ReadError):
-    """A tar that ends, or whose headers end, before it should."""
+    """A tar that was cut short, or has a damaged header."""
 
 
 class _Member(tarfile.TarInfo):
-    """A header that is what it should be, or an error that tarfile does not take for the end."""
+    """A header. A damaged header raises an error that tarfile does not treat as the end."""
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> Self:
@@ -39,25 +39,25 @@ class _Member(tarfile.TarInfo):
             raise  # the marker of the end
         except tarfile.HeaderError as error:
             raise _CutShort(
-                f"the header at byte {at:,} of the tar is broken, or the tar was cut short: {error}"
+                f"the header at byte {at:,} of the tar is damaged, or the tar was cut short: {error}"
             ) from None
 
 
 def members_of(path: Path) -> Iterator[tuple[str, bytes, int]]:
-    """The names and contents of the files in a tar, in order, and how many bytes of it were read by then.
+    """The names and contents of the files in a tar, in order, each with the bytes of the tar read so far.
 
     Raises:
-        BadSource: it is broken or cut short, or has links, whose content is elsewhere.
+        BadSource: the tar is damaged or cut short, or has links.
     """
     with reading(path), open(path, "rb") as file, _unpacked(file) as content, _opened(path, content) as tar:
         for member in tar:
-            tar.members = []  # type: ignore[attr-defined]  # tarfile would keep every member it ever saw
+            tar.members = []  # type: ignore[attr-defined]  # else tarfile keeps every member in memory
             if member.isdir():
                 continue
             if not member.isfile():
                 raise BadSource(
-                    f"{path}: {member.name} is a link or a device, which has no content of its own. Write the tar "
-                    "anew, with the files themselves (tar --dereference --hard-dereference)"
+                    f"{path}: {member.name} is a link or a device, which has no content. Write the tar again with the "
+                    "files themselves (tar --dereference --hard-dereference)"
                 )
             data = tar.extractfile(member)
             yield member.name, data.read() if data else b"", file.tell()
@@ -69,7 +69,7 @@ def _check_end(path: Path, tar: tarfile.TarFile) -> None:
     while block := stream.read(_BLOCK):
         if block.strip(b"\0"):
             raise BadSource(
-                f"{path}: there is more behind the end of the tar; tars that were joined need one file each"
+                f"{path}: there is more behind the end of the tar; split concatenated tars into one file each"
             )
 
 

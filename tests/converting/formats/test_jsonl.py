@@ -73,7 +73,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     for line, match in [
         (b'{"x": ', "line 2 cannot be read"),
         (b"[1]", "line 2 is a list; a record is a JSON object"),
-        (b'{"x": 1, "x": 2}', "line 2 cannot be read: the key 'x' is there twice"),
+        (b'{"x": 1, "x": 2}', "line 2 cannot be read: the key 'x' occurs twice"),
         (b'{"x": "\xff"}', "line 2 cannot be read.*utf-8"),
         (b'{"x": 1e999}', "line 2 cannot be read: 1e999 is beyond float64"),
     ]:

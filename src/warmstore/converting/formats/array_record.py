@@ -1,18 +1,18 @@
-"""ArrayRecord files: records are byte strings, which `decode` may turn into dicts of values."""
+"""ArrayRecord files: records are bytes, which `decode` may turn into dicts of values."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from warmstore.converting.record_columns import columns_of_records, fields_of_records, unknown_field
+from warmstore.converting.record_columns import check_names, columns_of_records, fields_of_records
 from warmstore.converting.record_source import BATCH_BYTES, RecordSource, Request, SourceBatch, needed
 from warmstore.errors import BadSource
 from warmstore.records.format.fields import Fields
 
 _MODULE = "array_record.python.array_record_module"
 _GROUP = 64
-"""Records read at once until their size is known."""
+"""Records of the first batch, before their size is known."""
 
 
 def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
@@ -42,17 +42,16 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
 
     def checked(where: str, data: bytes) -> dict[str, Any]:
         values = record(data)
-        if request.fields is None and not values.keys() <= fields.keys():
-            raise unknown_field(where, min(values.keys() - fields.keys()), len(first))
+        if request.fields is None:
+            check_names(where, values.keys(), fields, len(first))
         return values
 
     def read(start: int) -> Iterator[SourceBatch]:
-        before = 0
         for path, count in zip(files, counts, strict=True):
-            if before + count > start:
+            if start < count:
                 with _opened(reader_of, path) as reader:
-                    yield from _batches(path, reader, max(start - before, 0), checked, fields)
-            before += count
+                    yield from _batches(path, reader, start, checked, fields)
+            start = max(start - count, 0)
 
     return RecordSource(fields, read, sum(counts))
 
@@ -62,7 +61,7 @@ def _opened(reader_of: Any, path: Path) -> Iterator[Any]:
     with _named(path):
         reader = reader_of(str(path), options="readahead_buffer_size:0,max_parallelism:0")
         if not reader.ok():
-            reader.close()  # raises what was wrong
+            reader.close()  # raises the error
             raise ValueError("it is damaged")
     try:
         yield reader
@@ -72,7 +71,7 @@ def _opened(reader_of: Any, path: Path) -> Iterator[Any]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """What the library says of a file, with the file's name."""
+    """Turn the library's errors into `BadSource` with the file's name."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Arrow IPC files and streams, and Feather 2. Files are memory-mapped; pages are released once they are read."""
+"""Arrow IPC files and streams, and Feather 2. Files are memory-mapped; pages are released after reading."""
 
 import mmap
 from collections.abc import Iterator, Sequence
@@ -31,12 +31,12 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     rows = sum(_rows(path) for path in files) if counted else None
 
     def read(start: int) -> Iterator[SourceBatch]:
-        before = done = 0
+        done = 0
         for number, path in enumerate(files):
             with reading(path), opened(path) as (_, batches, pages):
                 for batch in batches:
-                    skip = min(max(start - before, 0), batch.num_rows)
-                    before += batch.num_rows
+                    skip = min(start, batch.num_rows)
+                    start -= skip
                     for piece in pieces(batch.slice(skip)):
                         beside = partitions.columns(fields, number, piece.num_rows)
                         yield SourceBatch({**batch_of(own, piece).columns, **beside}, done)

@@ -1,13 +1,11 @@
-"""CSV and TSV files through `pyarrow.csv`, with types that hold for all rows of all files.
+"""CSV and TSV files through `pyarrow.csv`, with column types that fit all rows of all files.
 
-A first pass reads every cell as text and finds which types fit all of them: bool, int64, float64, date, time, else
-Text. Cells that would not come back are text: `007`, and ints among floats that float64 does not have. An empty cell,
-or one of `NA`, `N/A`, `#N/A`, `NULL` and `null`, is absent in columns of anything else; in a column of text it is
-that text.
+A first pass reads every cell as text and finds the types that fit all cells of a column: bool, int64, float64, date,
+time, else Text. Cells that a number cannot restore make the column Text: `007`, or ints among floats beyond float64's
+precision. Empty cells and `NA`, `N/A`, `#N/A`, `NULL` and `null` are absent, but values in a Text column.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -52,12 +50,11 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     types = {name: _type_of(name, fields[name], columns[name].type) for name in fields}
 
     def read(start: int) -> Iterator[SourceBatch]:
-        before = 0
         for path in files:
             with reading(path):
                 for batch in _opened(path, types):
-                    skip = min(max(start - before, 0), batch.num_rows)
-                    before += batch.num_rows
+                    skip = min(start, batch.num_rows)
+                    start -= skip
                     for piece in pieces(batch.slice(skip)):
                         yield batch_of(fields, piece)
 
@@ -65,7 +62,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
 
 
 def _opened(path: Path, types: dict[str, pa.DataType] | None) -> pa.RecordBatchReader:
-    """A file's rows: every column as text, or those of `types`."""
+    """A reader of a file's rows: the columns in `types`, or all columns as text."""
     delimiter = "\t" if ".tsv" in path.suffixes[-2:] else ","
     parse = pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     read = pacsv.ReadOptions(use_threads=False)
@@ -81,15 +78,15 @@ def _opened(path: Path, types: dict[str, pa.DataType] | None) -> pa.RecordBatchR
     return pacsv.open_csv(path, read_options=read, parse_options=parse, convert_options=convert)
 
 
-def _type_of(name: str, told: Field, inferred: pa.DataType) -> pa.DataType:
+def _type_of(name: str, field: Field, inferred: pa.DataType) -> pa.DataType:
     """The Arrow type to read a column as, for its field."""
-    if isinstance(told, Text):
+    if isinstance(field, Text):
         return pa.string()
-    if isinstance(told, Bytes):
+    if isinstance(field, Bytes):
         return pa.binary()
-    if isinstance(told, Array) and not told.shape and told.numpy.kind in "biufmM" and told.numpy.num < 256:
-        return inferred if field_of_column(pa.field(name, inferred)) == told else field_type(told)
-    raise SchemaMismatch(f"field {name!r} is {told}; a cell of a CSV file is text, bytes, a number, a bool or a time")
+    if isinstance(field, Array) and not field.shape and field.numpy.kind in "biufmM" and field.numpy.num < 256:
+        return inferred if field_of_column(pa.field(name, inferred)) == field else field_type(field)
+    raise SchemaMismatch(f"field {name!r} is {field}; a cell of a CSV file is text, bytes, a number, a bool or a time")
 
 
 def _matches(pattern: str) -> Callable[[pa.Array], bool]:
@@ -105,7 +102,7 @@ def _casts(cells: pa.Array, kind: pa.DataType) -> bool:
 
 
 def _is_float(cells: pa.Array) -> bool:
-    """Whether cells are floats, and those that are ints are ones that float64 has."""
+    """Whether cells are floats, and ints among them are exact in float64."""
     if not _matches(_FLOAT)(cells) or pc.any(pc.match_substring_regex(cells, _PADDED)).as_py():
         return False
     infinite = pc.and_(pc.is_inf(cells.cast(pa.float64())), pc.invert(pc.match_substring(cells, "inf")))
@@ -128,12 +125,12 @@ _KINDS: list[tuple[pa.DataType, Callable[[pa.Array], bool]]] = [
 ]
 
 
-@dataclass
 class _Column:
-    """The types that fit every cell of a column so far, the first one best."""
+    """The types that fit all cells of a column so far, the best one first."""
 
-    kinds: list[tuple[pa.DataType, Callable[[pa.Array], bool]]] = field(default_factory=lambda: list(_KINDS))
-    has_values: bool = False
+    def __init__(self) -> None:
+        self.kinds = _KINDS
+        self.has_values = False
 
     def look(self, cells: pa.Array) -> None:
         cells = cells.filter(pc.invert(pc.is_in(cells, pa.array(_ABSENT))))

@@ -1,13 +1,13 @@
-"""HDF5 files: a field per data set, called by its path (`group/name`), whose first axis counts the records.
+"""HDF5 files: a field per data set, named by its path (`group/name`), whose first axis counts the records.
 
-Strings are Text, variable-length arrays Ragged. Attributes stand in the store's metadata under "attributes", by the
-path of what they belong to; the paths of those that JSON cannot say stand under "attributes_left_out".
+Strings are Text, variable-length arrays Ragged. The store's metadata has the attributes under "attributes", by the path
+of their data set or group. Attributes that are no JSON values are listed under "attributes_left_out".
 """
 
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from warmstore.errors import BadSource, SchemaMismatch, UnsupportedType
 from warmstore.records.format.fields import Array, Field, Ragged, Text, dtype_name
 
 _VARYING = 256
-"""Bytes that a value of varying length is taken to have where only the file knows."""
+"""Assumed bytes of a value of varying length."""
 
 
 def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
@@ -38,22 +38,21 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     for path in files:
         with _opened(h5py, path) as file:
             datasets = _datasets(h5py, path, file, request)
-            inferred = request.choose(list(datasets), lambda name, held=datasets: _field(h5py, name, held[name]))  # type: ignore[misc]
+            inferred = request.choose(list(datasets), lambda name, own=datasets: _field(h5py, name, own[name]))  # type: ignore[misc]
             if fields is not None and inferred != fields:
                 raise BadSource(f"{path} has the fields {inferred}, the first file {fields}")
             fields = inferred
             counts.append(equal_lengths(path, {name: _length(path, name, datasets[name]) for name in fields}))
-            metadata = metadata or _attributes(h5py, file, list(fields))
+            metadata = metadata or _attributes(file, list(fields))
             width = max(width, sum(_width(fields[name], datasets[name]) for name in fields))
     assert fields is not None
     chosen = fields
 
     def read(start: int) -> Iterator[SourceBatch]:
-        before = 0
         step = rows_at_once(width)
         for path, count in zip(files, counts, strict=True):
-            skip = min(max(start - before, 0), count)
-            before += count
+            skip = min(start, count)
+            start -= skip
             with _opened(h5py, path) as file:
                 for first in range(skip, count, step):
                     last = min(first + step, count)
@@ -71,7 +70,7 @@ def _opened(h5py: Any, path: Path) -> Iterator[Any]:
 
 
 def _datasets(h5py: Any, path: Path, file: Any, request: Request) -> dict[str, Any]:
-    """Every data set of a file by its path, those that only fields= names among them."""
+    """The data sets of a file by path, including links that fields= names."""
     found: dict[str, Any] = {}
 
     def walk(group: Any, above: str, parents: tuple[Any, ...]) -> None:
@@ -80,8 +79,8 @@ def _datasets(h5py: Any, path: Path, file: Any, request: Request) -> dict[str, A
             if not isinstance(group.get(key, getlink=True), h5py.HardLink):
                 if request.fields is None:
                     raise BadSource(
-                        f"{path}: {name!r} is a link to {_target(group, key)}. Choose fields with fields=[...], this "
-                        "one too if it is wanted"
+                        f"{path}: {name!r} is a link to {_target(group, key)}. Choose fields with fields=[...]; name "
+                        "this one to follow the link"
                     )
                 if name not in request.fields:
                     continue
@@ -158,32 +157,24 @@ def _values(path: Path, file: Any, name: str, field: Field, first: int, last: in
     return native(values, field)
 
 
-def _attributes(h5py: Any, file: Any, names: list[str]) -> dict[str, Any]:
-    """What the attributes of a file, of its groups and of some data sets say."""
-    groups = {above for name in names for above in _above(name)}
+def _attributes(file: Any, names: list[str]) -> dict[str, Any]:
+    """Metadata with the attributes of a file, of the groups of some data sets, and of these data sets."""
+    groups = {str(group) for name in names for group in PurePosixPath(name).parents} - {"."}
     kept: dict[str, dict[str, Any]] = {}
     left_out = []
     for where in ["/", *sorted(groups), *names]:
         for key, value in file[where].attrs.items():
-            plain = _plain(h5py, value)
-            if plain is None:
-                left_out.append(f"{where}@{key}")
+            plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+            if _is_json(plain):
+                kept.setdefault(where, {})[key] = plain
             else:
-                kept.setdefault(where, {})[key] = plain[0]
+                left_out.append(f"{where}@{key}")
     metadata: dict[str, Any] = {"attributes": kept} if kept else {}
     return {**metadata, "attributes_left_out": left_out} if left_out else metadata
 
 
-def _above(name: str) -> list[str]:
-    parts = name.split("/")[:-1]
-    return ["/".join(parts[: at + 1]) for at in range(len(parts))]
-
-
-def _plain(h5py: Any, value: Any) -> tuple[Any] | None:
-    """An attribute as JSON says it, in a tuple; None where it cannot."""
-    plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+def _is_json(value: Any) -> bool:
     try:
-        same = json.loads(json.dumps(plain, allow_nan=False)) == plain
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
     except (TypeError, ValueError):
-        return None
-    return (plain,) if same else None
+        return False

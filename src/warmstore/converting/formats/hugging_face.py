@@ -1,7 +1,7 @@
 """Hugging Face data sets: a `datasets.Dataset`, or a folder that `save_to_disk` wrote.
 
-Names of classes stand in the store's metadata under "classes", by column. Images and sounds become the bytes of their
-files, undecoded. Shuffles and selections of the data set are followed.
+The store's metadata has the names of classes under "classes", by column. Images and sounds become the bytes of their
+files. Shuffles and selections of the data set are applied.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from warmstore.errors import BadSource, UnknownFormat
 from warmstore.records.format.fields import Array, Field
 
 _REOPEN = 128 << 20
-"""Bytes after which a folder is opened anew: what was read from it stays mapped until then."""
+"""Bytes after which a folder is reopened: pages that were read stay mapped until then."""
 
 
 def list_files(folder: Path) -> list[Path]:
@@ -37,46 +37,43 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     def loaded() -> Any:
         return datasets.load_from_disk(str(folder)) if folder is not None else request.source
 
-    def opened() -> Any:
-        return loaded().with_format("arrow")
-
-    chosen = _formatted_columns(loaded())
-    dataset = opened()
+    columns = _formatted_columns(loaded())
+    dataset = loaded().with_format("arrow")
     features = dataset.features
     count = len(dataset)
     if not count:
         raise BadSource("the data set holds no records")
     schema = dataset[:1].schema
-    fields = request.choose(chosen, lambda name: _field(schema.field(name)))
+    fields = request.choose(columns, lambda name: _field(schema.field(name)))
     width = dataset.data.nbytes / max(dataset.data.num_rows, 1)
 
     def read(start: int) -> Iterator[SourceBatch]:
-        source, since = opened(), 0
+        source, mapped = loaded().with_format("arrow"), 0
         step = rows_at_once(width)
         for first in range(start, count, step):
             table = source[first : min(first + step, count)].combine_chunks()
             for batch in table.to_batches():
                 for piece in pieces(batch):
                     yield batch_of(fields, piece)
-            since += table.nbytes
-            if folder is not None and since > _REOPEN:
-                source, since = opened(), 0
+            mapped += table.nbytes
+            if folder is not None and mapped > _REOPEN:
+                source, mapped = loaded().with_format("arrow"), 0
 
     classes = {name: features[name].names for name in fields if hasattr(features.get(name), "names")}
     return RecordSource(fields, read, count, metadata={"classes": classes} if classes else {})
 
 
 def _formatted_columns(dataset: Any) -> list[str]:
-    """The columns that a data set shows, in its order.
+    """The columns of a data set's format, in the order of the data set.
 
     Raises:
-        BadSource: it computes or casts what it shows, which a conversion would leave out.
+        BadSource: the format computes or casts values, which a conversion would not do.
     """
     shown = dataset.format
     if shown["type"] == "custom":
         raise BadSource(
-            "the data set has a transform (set_transform or with_transform), which is run on access and not converted. "
-            "Convert source.map(...) of it, source.with_format(None) without it, or iter(source) with what it returns"
+            "the data set has a transform (set_transform or with_transform), which a conversion does not run. Convert "
+            "source.map(...), source.with_format(None) without the transform, or iter(source) with its results"
         )
     if options := {key: value for key, value in shown["format_kwargs"].items() if key != "writeable"}:
         raise BadSource(
@@ -89,7 +86,7 @@ def _formatted_columns(dataset: Any) -> list[str]:
 
 
 def _field(column: pa.Field) -> Field:
-    # Array2D and its like are nested lists underneath; their type knows the shape unless its first size is open.
+    # Array2D and the like are stored as nested lists. Their type has the shape, unless the first size varies.
     shape = getattr(column.type, "shape", None)
     dtype = getattr(column.type, "value_type", None)
     if isinstance(dtype, str) and shape and None not in shape:

@@ -1,7 +1,7 @@
 """A folder of images with a subfolder for each class, in the order of torchvision's ImageFolder.
 
-Fields: `image`, the file's bytes or its pixels; `label`, the number of its class; `path`, from the folder on. The
-names of the classes stand in the store's metadata under "classes".
+Fields: `image`, the file's bytes or pixels; `label`, the number of the class; `path`, relative to the folder. The
+store's metadata has the names of the classes under "classes".
 """
 
 import io
@@ -25,10 +25,10 @@ _WORKERS = min(8, os.cpu_count() or 1)
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Every image below every class, classes and files in the order of their names."""
+    """The images of all classes, classes and files sorted by name."""
     found: list[Path] = []
-    for one in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
-        for below, folders, names in os.walk(one, followlinks=True):
+    for class_folder in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        for below, folders, names in os.walk(class_folder, followlinks=True):
             folders.sort()
             found += [Path(below, name) for name in names if Path(name).suffix.lower() in IMAGES]
     if not found:
@@ -37,7 +37,7 @@ def list_files(folder: Path) -> list[Path]:
     loose = sorted(path for path in beside if path.suffix.lower() in IMAGES)
     if loose:
         raise BadSource(f"{loose[0]} lies in no subfolder, so it has no class; move it into one, or out of {folder}")
-    # torchvision walks folders in the order of their names, and files in a folder too.
+    # The order of torchvision: folders by name, then the files of a folder by name.
     return sorted(found, key=lambda path: (path.relative_to(folder).parts[0], str(path.parent), path.name))
 
 
@@ -62,7 +62,8 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
         inside = file.relative_to(folder)
         values = {"label": numbers[inside.parts[0]], "path": inside.as_posix()}
         if "image" in fields:
-            values["image"] = _decoded(file, request.size) if request.decode else file.read_bytes()
+            data = file.read_bytes()
+            values["image"] = decoded(data, str(file), request.size) if request.decode else data
         return values
 
     return RecordSource(
@@ -74,7 +75,7 @@ def _read(files: Sequence[Path], record: Any, fields: Fields) -> Iterator[Source
     group: list[dict[str, Any]] = []
     size = 0
     with ThreadPoolExecutor(_WORKERS) as pool:
-        # A few at a time: decoded images are large, and what is being decoded is in memory too.
+        # Few files at a time: all images that are being decoded are in memory.
         for first in range(0, len(files), 2 * _WORKERS):
             for values in pool.map(record, files[first : first + 2 * _WORKERS]):
                 group.append(values)
@@ -103,16 +104,11 @@ def size_of(data: bytes, where: str) -> tuple[int, int]:
         return image.height, image.width
 
 
-def _decoded(file: Path, size: tuple[int, int] | None) -> np.ndarray[Any, Any]:
-    """uint8 [height, width, 3]."""
-    return decoded(file.read_bytes(), str(file), size)
-
-
 def decoded(data: bytes, where: str, size: tuple[int, int] | None = None) -> np.ndarray[Any, Any]:
-    """The pixels of an image file, uint8 [height, width, 3], resized where a `size` is given.
+    """The pixels of an image file, uint8 [height, width, 3], resized to `size` if given.
 
     Raises:
-        BadSource: it is broken; the message says `where` it is. UnsupportedType: its pixels have more than 8 bits.
+        BadSource: the file is damaged; the message has `where`. UnsupportedType: pixels have more than 8 bits.
     """
     from PIL import Image
 
@@ -124,7 +120,7 @@ def decoded(data: bytes, where: str, size: tuple[int, int] | None = None) -> np.
             )
         try:
             pixels = image.convert("RGB")
-        except Exception as error:  # what Pillow's readers of formats meet, they raise
+        except Exception as error:  # Pillow's decoders raise errors of any type
             raise BadSource(f"{where} cannot be decoded: {error}") from None
         if size is not None and (pixels.height, pixels.width) != size:
             pixels = pixels.resize((size[1], size[0]), Image.Resampling.BILINEAR)
@@ -136,5 +132,5 @@ def _opened(data: bytes, where: str) -> Any:
 
     try:
         return Image.open(io.BytesIO(data))
-    except Exception as error:  # what Pillow's readers of formats meet, they raise
+    except Exception as error:  # Pillow's decoders raise errors of any type
         raise BadSource(f"{where} is not an image that Pillow can read: {error}") from None

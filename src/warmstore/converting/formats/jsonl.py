@@ -1,7 +1,7 @@
-"""JSON Lines: an object a line, a record each. What a field is, all records of all files together say.
+"""JSON Lines: a JSON object a line, which is a record. All records of all files decide the fields.
 
-Bools, ints, floats and str are Array and Text fields, lists and objects Json. Ints among floats are floats where that
-loses nothing. A key that a record lacks is absent; null is absent too, except in a Json field, where it is a value.
+Bools, ints and floats are Array fields, str Text, lists and objects Json. Ints among floats become floats if all are
+exact. A key that a record lacks is absent. So is null, except in a Json field, where null is a value.
 """
 
 import gzip
@@ -19,7 +19,7 @@ from warmstore.records.format.fields import Array, Field, Json, Text
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _EXACT = 1 << 53
-"""Up to here every int is a float64 too."""
+"""Ints up to this one are exact in float64."""
 
 
 def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
@@ -43,7 +43,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
 
 
 class _Kinds:
-    """Which types the values of one key have, and where each was met first."""
+    """The types of the values of a key, and the place of the first value of each type."""
 
     def __init__(self) -> None:
         self._first: dict[str, str] = {}
@@ -59,7 +59,7 @@ class _Kinds:
         kinds = self._first.keys() - {"NoneType"}
         if "int of more than 64 bits" in kinds:
             raise UnsupportedType(
-                f"{self._first['int of more than 64 bits']}: {name!r} is an int beyond int64. Say what it is with "
+                f"{self._first['int of more than 64 bits']}: {name!r} is an int beyond int64. Pass "
                 f"fields={{..., {name!r}: ws.Json()}}"
             )
         if kinds == {"str"}:
@@ -80,7 +80,7 @@ class _Kinds:
 
 
 def _records(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every record, and where it is."""
+    """All records, each with its file and line."""
     for path in files:
         with reading(path), open(path, "rb") as file, gzip.open(file) if path.suffix == ".gz" else file as lines:
             for number, line in enumerate(lines, 1):
@@ -100,11 +100,11 @@ def _parsed(where: str, line: bytes) -> dict[str, Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    record = dict(pairs)
+    if len(record) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
-    return found
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs twice")
+    return record
 
 
 def _float(text: str) -> float:

@@ -1,8 +1,8 @@
 """MosaicML's MDS: a folder with index.json and shards, raw or compressed with zstd or gzip.
 
-A shard is the number of its samples and where each begins, as uint32, and then the samples: the sizes of the columns
-that have none of their own, uint32 each, and the bytes of all columns, in the order of their names. Image files stay
-as they are unless they are decoded. Sizes and hashes that index.json says are checked. Pickles are refused.
+A shard is the number of its samples, the offset of each, and the samples. A sample is the sizes of the columns of
+varying size, and then the bytes of all columns, sorted by name. Numbers, offsets and sizes are uint32. Image files are
+decoded with decode=True only. The sizes and hashes in index.json are checked. Pickles are refused.
 """
 
 import gzip
@@ -47,7 +47,7 @@ _HASHES = {name: getattr(xxhash, name) for name in ("xxh32", "xxh64", "xxh128", 
 
 @dataclass(frozen=True)
 class _Shard:
-    """One shard: its file, how it is compressed, and what index.json says of it."""
+    """A shard. packed, raw: the size and hashes of the compressed and uncompressed file in index.json."""
 
     path: Path
     compression: str | None
@@ -98,7 +98,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
 
 
 def _array(shards: Sequence[_Shard], name: str, decode: "_Decode", value: Any, encoding: str) -> Field:
-    """Array where the encoding fixes the shape or all arrays have one, else Ragged."""
+    """Array if the encoding has the shape or all arrays have the same, else Ragged."""
     if encoding.count(":") == 2:
         return field_of(name, value)
     shapes = {record[name].shape for record in _records(shards, {name: decode}, 0)}
@@ -125,14 +125,14 @@ def _shard(folder: Path, entry: dict[str, Any]) -> _Shard:
     compression, packed, raw = entry.get("compression"), entry.get("zip_data"), entry["raw_data"]
     path = folder / (packed if compression and packed else raw)["basename"]
     if not path.exists() and (folder / raw["basename"]).exists():
-        path, compression = folder / raw["basename"], None  # what streaming unpacked and kept
+        path, compression = folder / raw["basename"], None  # a shard that streaming has unpacked
     if not path.exists():
-        raise NoSource(f"{path} does not exist, and {folder / INDEX} names it as a shard")
+        raise NoSource(f"{path} does not exist, but {folder / INDEX} names it as a shard")
     return _Shard(path, compression, entry["samples"], tuple(columns), packed or {}, raw)
 
 
 def _content(shard: _Shard) -> bytes:
-    """The bytes of a shard, unpacked and checked against what the index says."""
+    """The bytes of a shard, unpacked and checked against the index."""
     data = shard.path.read_bytes()
     kind = (shard.compression or "").partition(":")[0]
     if kind:
@@ -143,15 +143,15 @@ def _content(shard: _Shard) -> bytes:
         elif kind == "gz":
             data = gzip.decompress(data)
         elif kind:
-            raise UnsupportedType(f"{shard.path} is compressed with {kind!r}; write it anew with zstd, gz or without")
+            raise UnsupportedType(f"{shard.path} is compressed with {kind!r}; write it again with zstd, gz or neither")
     _check(shard.path, data, shard.raw)
     return data
 
 
-def _check(path: Path, data: bytes, told: dict[str, Any]) -> None:
-    if len(data) != told.get("bytes", len(data)):
-        raise BadSource(f"{path} has {len(data):,} bytes where the index says {told['bytes']:,}: it is broken")
-    for name, expected in (told.get("hashes") or {}).items():
+def _check(path: Path, data: bytes, listed: dict[str, Any]) -> None:
+    if len(data) != listed.get("bytes", len(data)):
+        raise BadSource(f"{path} has {len(data):,} bytes where the index says {listed['bytes']:,}: it is damaged")
+    for name, expected in (listed.get("hashes") or {}).items():
         if name in _HASHES:
             digest = _HASHES[name](data).hexdigest()
         elif name in hashlib.algorithms_available:
@@ -159,7 +159,7 @@ def _check(path: Path, data: bytes, told: dict[str, Any]) -> None:
         else:
             raise UnsupportedType(f"the index has hashes of {path} by {name!r}, which cannot be checked here")
         if digest != expected:
-            raise BadSource(f"{path} does not match its {name}: it is broken; fetch it again")
+            raise BadSource(f"{path} does not match its {name}: it is damaged; fetch it again")
 
 
 _Decode = Callable[[bytes, str], Any]
@@ -167,10 +167,9 @@ _Decode = Callable[[bytes, str], Any]
 
 def _records(shards: Sequence[_Shard], decoders: dict[str, _Decode], start: int) -> Iterator[dict[str, Any]]:
     """The records from number `start` on, with the columns that have a decoder."""
-    before = 0
     for shard in shards:
-        skip = min(max(start - before, 0), shard.samples)
-        before += shard.samples
+        skip = min(start, shard.samples)
+        start -= skip
         if skip == shard.samples:
             continue
         data = _content(shard)
@@ -203,15 +202,15 @@ def _columns(where: str, data: bytes, shard: _Shard) -> dict[str, bytes]:
         parts[name] = data[at : at + size]
         at += size
     if at != len(data):
-        raise BadSource(f"{where} has {len(data):,} bytes where its columns take {at:,}: the shard is broken")
+        raise BadSource(f"{where} has {len(data):,} bytes where its columns take {at:,}: the shard is damaged")
     return parts
 
 
 def _decoder(name: str, encoding: str, pixels: bool) -> _Decode:
-    """What makes values of a column's bytes.
+    """The function that decodes a column's bytes.
 
     Raises:
-        UnsupportedType: the encoding is a pickle, or none of those that are known.
+        UnsupportedType: the encoding is a pickle, or unknown.
     """
     kind, _, options = encoding.partition(":")
     if kind in _IMAGES and pixels:
@@ -234,8 +233,8 @@ def _decoder(name: str, encoding: str, pixels: bool) -> _Decode:
 
 
 def _ndarray(data: bytes, dtype: str, shape: tuple[int, ...] | None) -> np.ndarray[Any, Any]:
-    """An array behind what its encoding leaves open: a byte for the dtype; a byte for the number of dimensions and the
-    width of their sizes, and the sizes."""
+    """Decode an array. Without a dtype in the encoding, the first byte has it. Without a shape, a byte has the number
+    of dimensions and the width of their sizes, and the sizes follow."""
     at = 0
     if not dtype:
         dtype, at = _DTYPES[data[0]], 1

@@ -1,9 +1,10 @@
-"""`.npy` files: one field each, named after its file, or "data" where there is only one.
+"""`.npy` files: one field a file, named after the file; the field of a single file is "data".
 
-Rows are read into memory of their own, not mapped: mapped pages would count as ours for as long as the file is open.
+Rows are read, not mapped: mapped pages would count as this process's memory while the file is open.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,7 +14,6 @@ from warmstore.converting.field_inference import array_field, native, no_objects
 from warmstore.converting.objects.arrays import drop_pages
 from warmstore.converting.record_source import RecordSource, Request, SourceBatch, equal_lengths, rows_at_once
 from warmstore.errors import BadSource
-from warmstore.records.format.fields import Fields
 
 
 class Npy:
@@ -23,7 +23,7 @@ class Npy:
         try:
             version = np.lib.format.read_magic(file)
             read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-            # Version 3 is version 2 with UTF-8 in the names of a structure's parts, which cannot be kept anyway.
+            # Version 3 is version 2 with UTF-8 in the names of a structure's parts, and no field holds structures.
             self.shape, self.column_major, self.dtype = read.get(version, np.lib.format.read_array_header_2_0)(file)
         except (ValueError, EOFError) as error:
             raise BadSource(f"{name} is not an array in NumPy's format: {error}") from None
@@ -42,19 +42,28 @@ class Npy:
         return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
 
     def read(self, file: IO[bytes], count: int) -> np.ndarray[Any, Any]:
-        """The next `count` rows of a file that stands at a row, [count, ...]."""
+        """The next `count` rows, [count, ...], of a file that is positioned at a row."""
         data = bytearray(count * self.width)
         view = memoryview(data)
         while view:
-            taken = file.readinto(view)  # type: ignore[attr-defined]
-            if not taken:
+            count_read = file.readinto(view)  # type: ignore[attr-defined]
+            if not count_read:
                 raise BadSource(f"{file.name}: the file ends before its array does; it was cut short")
-            view = view[taken:]
-        return np.frombuffer(data, self.dtype, count * self._items).reshape(count, *self.shape[1:])
+            view = view[count_read:]
+        items = count * int(np.prod(self.shape[1:], dtype=np.int64))
+        return np.frombuffer(data, self.dtype, items).reshape(count, *self.shape[1:])
 
-    @property
-    def _items(self) -> int:
-        return int(np.prod(self.shape[1:], dtype=np.int64))
+    def batches(self, file: IO[bytes], step: int, start: int) -> Iterator[np.ndarray[Any, Any]]:
+        """The rows from number `start` on, `step` at a time, of a file that can be mapped or is row-major."""
+        if self.column_major:  # a row is scattered over the file
+            array = np.memmap(file, self.dtype, "r", self.start, self.shape, "F")
+            for first in range(start, len(array), step):
+                yield np.array(array[first : first + step], order="C", subok=False)
+                drop_pages(array)
+            return
+        file.seek(self.start + start * self.width)
+        for first in range(start, self.shape[0], step):
+            yield self.read(file, min(step, self.shape[0] - first))
 
 
 def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
@@ -64,40 +73,44 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
         if request.fields is None or name in request.fields:
             with open(path, "rb") as file:
                 headers[name] = Npy(str(path), file)
-    fields = request.choose(list(paths), lambda name: array_field(name, headers[name].dtype, headers[name].shape[1:]))
-    rows = equal_lengths(files[0].parent, {name: headers[name].shape[0] for name in fields})
-    for name in fields:
+
+    def rows_of(_: None, name: str, step: int, start: int) -> Iterator[np.ndarray[Any, Any]]:
+        with open(paths[name], "rb") as file:
+            yield from headers[name].batches(file, step, start)
+
+    source = source_of_arrays(request, files[0].parent, list(paths), headers, nullcontext, rows_of)
+    for name in source.fields:
         header, path = headers[name], paths[name]
-        if path.stat().st_size < header.start + rows * header.width:
+        if path.stat().st_size < header.start + header.shape[0] * header.width:
             raise BadSource(f"{path}: the file ends before its array does; it was cut short")
+    return source
+
+
+def source_of_arrays(
+    request: Request,
+    what: Path,
+    names: list[str],
+    headers: dict[str, Npy],
+    opened: Callable[[], AbstractContextManager[Any]],
+    rows_of: Callable[[Any, str, int, int], Iterator[np.ndarray[Any, Any]]],
+) -> RecordSource:
+    """A source with a field for each array.
+
+    Args:
+        opened: opens an archive for reading; its value is passed on to `rows_of`.
+        rows_of: the rows of an array, called with the archive, the name, the rows of a batch, and the first row.
+    """
+    fields = request.choose(names, lambda name: array_field(name, headers[name].dtype, headers[name].shape[1:]))
+    rows = equal_lengths(what, {name: headers[name].shape[0] for name in fields})
     step = rows_at_once(sum(headers[name].width for name in fields))
-    return RecordSource(fields, lambda start: _read(fields, paths, headers, rows, step, start), rows)
 
+    def read(start: int) -> Iterator[SourceBatch]:
+        with opened() as archive:
+            arrays = {name: rows_of(archive, name, step, start) for name in fields}
+            for _ in range(start, rows, step):
+                yield SourceBatch({name: native(next(array), fields[name]) for name, array in arrays.items()})
 
-def _read(
-    fields: Fields, paths: dict[str, Path], headers: dict[str, Npy], rows: int, step: int, start: int
-) -> Iterator[SourceBatch]:
-    readers = {name: _rows(paths[name], headers[name], rows, step, start) for name in fields}
-    for _ in range(start, rows, step):
-        yield SourceBatch({name: native(next(reader), fields[name]) for name, reader in readers.items()})
-
-
-def _rows(path: Path, header: Npy, rows: int, step: int, start: int) -> Iterator[np.ndarray[Any, Any]]:
-    with open(path, "rb") as file:
-        if header.column_major:
-            yield from mapped_rows(file, header, step, start)
-            return
-        file.seek(header.start + start * header.width)
-        for first in range(start, rows, step):
-            yield header.read(file, min(step, rows - first))
-
-
-def mapped_rows(file: Any, header: Npy, step: int, start: int) -> Iterator[np.ndarray[Any, Any]]:
-    """Rows of an array that is stored column by column: they lie all over the file, so it is mapped."""
-    array = np.memmap(file, header.dtype, "r", header.start, header.shape, "F")
-    for first in range(start, len(array), step):
-        yield np.array(array[first : first + step], order="C", subok=False)
-        drop_pages(array)
+    return RecordSource(fields, read, rows)
 
 
 def _by_name(files: Sequence[Path]) -> dict[str, Path]:

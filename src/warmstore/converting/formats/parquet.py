@@ -1,4 +1,4 @@
-"""Parquet files, row group after row group; a column chunk is read a megabyte at a time, whatever its size."""
+"""Parquet files, one row group after the other. Column chunks are read a megabyte at a time."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,14 +28,13 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     own = {name: field for name, field in fields.items() if name not in partitions.fields}
 
     def read(start: int) -> Iterator[SourceBatch]:
-        before = 0
         for number, (path, count) in enumerate(zip(files, counts, strict=True)):
-            if before + count > start:
+            if start < count:
                 with reading(path), _open(path) as file:
-                    for piece in _pieces(file, own, max(start - before, 0)):
+                    for piece in _pieces(file, own, start):
                         beside = partitions.columns(fields, number, piece.num_rows)
                         yield SourceBatch({**batch_of(own, piece).columns, **beside})
-            before += count
+            start = max(start - count, 0)
 
     return RecordSource(fields, read, sum(counts))
 
@@ -54,16 +53,14 @@ def _pieces(file: Any, fields: Fields, start: int) -> Iterator[pa.RecordBatch]:
     columns = None if len(fields) == len(file.schema_arrow.names) else list(fields)
     if columns is not None:
         columns += [name for name in file.schema_arrow.names if "::" in name and name.partition("::")[0] in fields]
-    before = 0
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
-        skip = max(start - before, 0)
-        before += group.num_rows
-        if skip >= group.num_rows:
+        if start >= group.num_rows:
+            start -= group.num_rows
             continue
-        # Dictionaries make bytes in the file few; what a record is known to take is the least.
+        # With dictionaries, a record takes fewer bytes in the file than its fields of fixed width have.
         at_once = rows_at_once(max(group.total_byte_size / group.num_rows, fixed))
         for batch in file.iter_batches(at_once, row_groups=[number], columns=columns, use_threads=False):
-            rest = batch.slice(min(skip, batch.num_rows))
-            skip -= batch.num_rows - rest.num_rows
+            rest = batch.slice(min(start, batch.num_rows))
+            start -= batch.num_rows - rest.num_rows
             yield from pieces(rest)

@@ -1,7 +1,7 @@
-"""torchcachex caches: `segments/segment_*.arrow`, each with a `key` column and a list and a shape per tensor.
+"""torchcachex caches: `segments/segment_*.arrow`, with a column `key` and two columns per tensor: a list and a shape.
 
-The index beside them is a pickle or a database and never looked at: it only repeats what the segments say. A key that
-was cached again later counts with its last row.
+The cache's index, a pickle or a database, is not read: it repeats what the segments have. Of several rows with one key,
+the last one counts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,14 +34,14 @@ _UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 
 @dataclass(frozen=True)
 class _Tensor:
-    """The two columns of one tensor."""
+    """The names of the two columns of a tensor."""
 
     data: str
     shape: str
 
 
 def list_files(folder: Path) -> list[Path]:
-    """The segments of a cache, in the order they were written."""
+    """The segments of a cache, in the order of writing."""
     if not (folder / "segments").is_dir():
         ids = sorted(path.name for path in folder.iterdir() if (path / "segments").is_dir())
         raise BadSource(
@@ -71,8 +71,8 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
         raise BadSource(f"{files[0].parent}: no records")
     live = _last_of_each(np.concatenate(keys))
     tensors = _tensors(schema)
-    names = [KEY, *tensors, *_others(schema, tensors)]
-    shapes = _Shapes(files, live)
+    used = {KEY} | {name for tensor in tensors.values() for name in (tensor.data, tensor.shape)}
+    names = [KEY, *tensors, *(name for name in schema.names if name not in used)]
 
     def infer(name: str) -> Field:
         if name == KEY:
@@ -85,7 +85,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
         dtype = scalar_dtype(schema.field(tensors[name].data).type.value_type)
         if dtype is None:
             raise UnsupportedType(f"column {tensors[name].data!r} does not hold lists of numbers")
-        return shapes.field(name, tensors[name], dtype)
+        return _tensor_field(files, live, name, tensors[name], dtype)
 
     fields = request.choose(names, infer)
 
@@ -121,22 +121,19 @@ def _batch(piece: pa.RecordBatch, fields: Fields, tensors: dict[str, _Tensor]) -
         column = pa.field(name, piece.schema.field(tensor.data).type)
         data = piece.column(tensor.data)
         if isinstance(field, Array):
-            # One list for all dimensions: its length is the number of values.
+            # The list is flat, whatever the number of dimensions.
             flat = Array(field.dtype, (int(np.prod(field.shape, dtype=np.int64)),))
             columns[name] = rows_of(column, flat, data)
         else:
             assert isinstance(field, Ragged)
-            shapes = _shapes_of(piece, tensor, field.ndim)
+            sizes = fixed_values(tensor.shape, piece.column(tensor.shape), (field.ndim,))
+            shapes = numbers(tensor.shape, sizes).reshape(-1, field.ndim)
             columns[name] = rows_of(column, field, data, shapes)
     return SourceBatch({name: columns[name] for name in fields})
 
 
-def _shapes_of(piece: pa.RecordBatch, tensor: _Tensor, ndim: int) -> Any:
-    return numbers(tensor.shape, fixed_values(tensor.shape, piece.column(tensor.shape), (ndim,))).reshape(-1, ndim)
-
-
 def _last_of_each(keys: _UInt64) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """bool [n]: the last row of every key."""
+    """Which rows are the last of their key, bool [n]."""
     order = np.lexsort((keys[:, 1], keys[:, 0]))  # stable: rows of one key stay in their order
     ordered = keys[order]
     last = np.ones(len(keys), bool)
@@ -146,53 +143,41 @@ def _last_of_each(keys: _UInt64) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return live
 
 
-class _Shapes:
-    """Which shapes a tensor's rows have, read when first asked for."""
-
-    def __init__(self, files: Sequence[Path], live: Any) -> None:
-        self._files = files
-        self._live = live
-
-    def field(self, name: str, tensor: _Tensor, dtype: str) -> Field:
-        """Array where all rows have one shape, Ragged where they differ in it."""
-        found: set[tuple[int, ...]] = set()
-        before = 0
-        for path in self._files:
-            with opened(path) as (_, batches, pages):
-                for batch in batches:
-                    shapes = batch.column(tensor.shape).filter(pa.array(self._live[before : before + batch.num_rows]))
-                    before += batch.num_rows
-                    check_nulls(tensor.shape, shapes)
-                    found.update(_distinct(tensor.shape, shapes))
-                    drop_pages(pages)
-        ranks = {len(shape) for shape in found}
-        if len(found) == 1:
-            return Array(dtype, found.pop())
-        if len(ranks) > 1 or not min(ranks):
-            raise BadSource(f"tensor {name!r} has rows of {sorted(ranks)} dimensions; a field holds one number of them")
-        return Ragged(dtype, ranks.pop())
+def _tensor_field(files: Sequence[Path], live: Any, name: str, tensor: _Tensor, dtype: str) -> Field:
+    """Array if all live rows have the same shape, else Ragged."""
+    distinct: set[tuple[int, ...]] = set()
+    before = 0
+    for path in files:
+        with opened(path) as (_, batches, pages):
+            for batch in batches:
+                shapes = batch.column(tensor.shape).filter(pa.array(live[before : before + batch.num_rows]))
+                before += batch.num_rows
+                check_nulls(tensor.shape, shapes)
+                distinct.update(_distinct(tensor.shape, shapes))
+                drop_pages(pages)
+    ranks = {len(shape) for shape in distinct}
+    if len(distinct) == 1:
+        return Array(dtype, distinct.pop())
+    if len(ranks) > 1 or not min(ranks):
+        raise BadSource(f"tensor {name!r} has rows of {sorted(ranks)} dimensions; a field has one number of dimensions")
+    return Ragged(dtype, ranks.pop())
 
 
 def _distinct(name: str, shapes: pa.Array) -> set[tuple[int, ...]]:
-    """The different lists in a column of lists of ints."""
+    """The distinct lists in a column of lists of ints."""
     lengths = shapes.value_lengths().to_numpy()
-    found: set[tuple[int, ...]] = set()
+    distinct: set[tuple[int, ...]] = set()
     for ndim in np.unique(lengths).tolist():
-        some = shapes.filter(pa.array(lengths == ndim))
-        rows = numbers(name, fixed_values(name, some, (ndim,))).reshape(len(some), ndim)
-        found.update(map(tuple, np.unique(rows, axis=0).tolist() if ndim else [()]))
-    return found
+        same_rank = shapes.filter(pa.array(lengths == ndim))
+        rows = numbers(name, fixed_values(name, same_rank, (ndim,))).reshape(len(same_rank), ndim)
+        distinct.update(map(tuple, np.unique(rows, axis=0).tolist() if ndim else [()]))
+    return distinct
 
 
 def _tensors(schema: pa.Schema) -> dict[str, _Tensor]:
-    found = {}
+    tensors = {}
     for column in schema.names:
         prefix, is_data = column.removesuffix("data"), column.endswith("data")
         if is_data and f"{prefix}shape" in schema.names and (not prefix or prefix.endswith("_")):
-            found[prefix.removesuffix("_") or "data"] = _Tensor(column, f"{prefix}shape")
-    return found
-
-
-def _others(schema: pa.Schema, tensors: dict[str, _Tensor]) -> list[str]:
-    used = {KEY} | {name for tensor in tensors.values() for name in (tensor.data, tensor.shape)}
-    return [name for name in schema.names if name not in used]
+            tensors[prefix.removesuffix("_") or "data"] = _Tensor(column, f"{prefix}shape")
+    return tensors

@@ -1,7 +1,7 @@
-"""WebDataset tars: neighbouring files of one name are a record, what follows its first dot names the field.
+"""WebDataset tars: adjacent files with the same name are a record; the extension, after the first dot, names the field.
 
-Of each field's extension the last part decides: .txt is Text, .json Json, .cls an int64, .npy an array, anything else
-Bytes. The names of the records are the field `__key__`. Tars are streamed, and nothing in them is unpickled.
+The last part of the extension decides the type: .txt is Text, .json Json, .cls an int64, .npy an array, others Bytes.
+The field `__key__` has the names of the records. Tars are streamed, and nothing is unpickled.
 """
 
 import io
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.converting.field_inference import field_of, native, no_objects
-from warmstore.converting.record_columns import columns_of_records, fields_of_records, groups_of, unknown_field
+from warmstore.converting.record_columns import check_names, columns_of_records, fields_of_records, groups_of
 from warmstore.converting.record_source import RecordSource, Request, SourceBatch, total_bytes
 from warmstore.converting.tar_members import members_of
 from warmstore.errors import BadSource, SchemaMismatch, UnsupportedType
@@ -27,7 +27,7 @@ KEY = "__key__"
 
 @dataclass(frozen=True)
 class _Sample:
-    """One record: its files' bytes by field, where it is, and how many bytes of tars were read by then."""
+    """A record. files: bytes by field. where: the tar and the name. done: bytes of the tars read so far."""
 
     files: dict[str, Any]
     where: str
@@ -38,8 +38,8 @@ class _Sample:
 
 
 def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
-    every = request.fields is None
-    with closing(_samples(files, every)) as samples:
+    all_fields = request.fields is None
+    with closing(_samples(files, all_fields)) as samples:
         first = next(groups_of(samples), None)
     if first is None:
         raise BadSource(f"{', '.join(map(str, files))}: no records")
@@ -51,19 +51,17 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     fields = fields_of_records(request, [sample.files for sample in first], infer)
 
     def read(start: int) -> Iterator[SourceBatch]:
-        for group in groups_of(islice(_samples(files, every), start, None)):
-            records = []
-            for sample in group:
-                if every and not sample.files.keys() <= fields.keys():
-                    raise unknown_field(sample.where, min(sample.files.keys() - fields.keys()), len(first))
-                records.append(_record(sample, fields))
+        for group in groups_of(islice(_samples(files, all_fields), start, None)):
+            for sample in group if all_fields else ():
+                check_names(sample.where, sample.files.keys(), fields, len(first))
+            records = [_record(sample, fields) for sample in group]
             yield columns_of_records(records, fields, group[-1].done)
 
     return RecordSource(fields, read, size=total_bytes(files))
 
 
 def _record(sample: _Sample, fields: Fields) -> dict[str, Any]:
-    """The values of those fields that a sample has a file for."""
+    """The values of a sample, for the fields that it has a file for."""
     return {
         name: _decoded(sample.where, name, sample.files[name], field)
         for name, field in fields.items()
@@ -71,12 +69,8 @@ def _record(sample: _Sample, fields: Fields) -> dict[str, Any]:
     }
 
 
-def _samples(files: Sequence[Path], every: bool) -> Generator[_Sample, None, None]:
-    """Records of all tars in order.
-
-    Args:
-        every: no member may be left out.
-    """
+def _samples(files: Sequence[Path], all_fields: bool) -> Generator[_Sample, None, None]:
+    """The records of all tars in order. With `all_fields`, a member without an extension is an error."""
     before = 0
     for path in files:
         key: str | None = None
@@ -86,13 +80,12 @@ def _samples(files: Sequence[Path], every: bool) -> Generator[_Sample, None, Non
             folder, slash, base = member.rpartition("/")
             stem, dot, extension = base.partition(".")
             if not stem or (stem.startswith("__") and not dot):
-                continue  # files of systems, such as ._0001.jpg, and of the format, such as __meta__
+                continue  # files of the operating system, such as ._0001.jpg, or of the format, such as __meta__
+            if not dot and all_fields:
+                raise BadSource(
+                    f"{path}: {member} has no extension, so it is no field. Choose fields with fields=[...]"
+                )
             if not dot:
-                if every:
-                    raise BadSource(
-                        f"{path}: {member} has no extension, so it is no field of a record. Choose fields with "
-                        "fields=[...]"
-                    )
                 continue
             name = f"{folder}{slash}{stem}"
             if name != key:
@@ -101,7 +94,7 @@ def _samples(files: Sequence[Path], every: bool) -> Generator[_Sample, None, Non
                 key, sample = name, {KEY: name}
             extension = extension.lower()
             if extension in sample:
-                raise BadSource(f"{path}: {name}.{extension} is there twice in a row")
+                raise BadSource(f"{path}: {name}.{extension} occurs twice in a row")
             sample[extension] = data
             done = before + position
         if sample:
@@ -110,7 +103,7 @@ def _samples(files: Sequence[Path], every: bool) -> Generator[_Sample, None, Non
 
 
 def _decoded(where: str, name: str, data: Any, field: Field | None) -> Any:
-    """The value of a sample's file."""
+    """The value of a sample's file. Errors name the file."""
     try:
         return _value(name, data, field)
     except UnsupportedType as error:
@@ -120,7 +113,7 @@ def _decoded(where: str, name: str, data: Any, field: Field | None) -> Any:
 
 
 def _value(name: str, data: Any, field: Field | None) -> Any:
-    # A field that the caller chose otherwise gets the bytes.
+    # `field` is the caller's choice, or None.
     kind = name.rpartition(".")[2]
     if name == KEY or isinstance(field, Bytes):
         return data

@@ -24,7 +24,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     def read(start: int) -> Iterator[SourceBatch]:
         return slices(fields, arrays, rows, rows_at_once(sum(map(_nbytes, arrays.values())) / rows), start)
 
-    # Arrays in memory have no file name or time that identifies them: records of a draft are compared with the source.
+    # Arrays have no file name or time that identifies them, so the records of a draft are compared with the source.
     return RecordSource(fields, read, rows, skippable=False)
 
 
@@ -49,9 +49,9 @@ def drop_pages(array: Any) -> None:
 
 
 def _values(values: Any, field: Field) -> Any:
-    if isinstance(values, np.ma.MaskedArray):
-        return native(values, field)
-    return native(np.asarray(values), field) if isinstance(values, np.ndarray) else values
+    if not isinstance(values, np.ndarray):
+        return values
+    return native(values if isinstance(values, np.ma.MaskedArray) else np.asarray(values), field)
 
 
 def _length(name: str, values: Any) -> int:

@@ -1,4 +1,4 @@
-"""Any iterable of records, or of batches with `batched=True`. Fields are those of the first records where not told."""
+"""Any iterable of records, or of batches with `batched=True`. Without fields=, the first records decide the fields."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -8,11 +8,11 @@ from typing import Any
 from warmstore.converting.field_inference import column_field, native
 from warmstore.converting.record_columns import (
     Record,
+    check_names,
     columns_of_records,
     fields_of_records,
     groups_of,
     nbytes_of,
-    unknown_field,
 )
 from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, RecordSource, Request, SourceBatch
 from warmstore.errors import BadSource, SchemaMismatch
@@ -25,7 +25,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
 
 
 def source_of(request: Request, start: Callable[[], Iterator[Any]], **more: Any) -> RecordSource:
-    """A source of the records, or batches, that the iterator `start()` yields."""
+    """A source of the records or batches that the iterator `start()` yields."""
     if request.batched:
         return _source_of_batches(request, start(), **more)
     groups = groups_of(map(_checked, start()))
@@ -33,15 +33,13 @@ def source_of(request: Request, start: Callable[[], Iterator[Any]], **more: Any)
     if first is None:
         raise BadSource("the source holds no records")
     fields = fields_of_records(request, first)
-    # With fields= others are left out because the caller chose so.
-    known = fields.keys() if request.fields is None else None
 
     def read(begin: int) -> Iterator[SourceBatch]:
         before = 0
         for group in itertools.chain([first], groups):
-            for number, record in enumerate(group, before):
-                if known is not None and not record.keys() <= known:
-                    raise unknown_field(f"record {number:,}", min(record.keys() - known), len(first))
+            if request.fields is None:  # with fields=, the caller leaves out the others
+                for number, record in enumerate(group, before):
+                    check_names(f"record {number:,}", record.keys(), fields, len(first))
             yield columns_of_records(group, fields)
             before += len(group)
 
@@ -80,8 +78,8 @@ def _source_of_batches(request: Request, batches: Iterator[Any], **more: Any) ->
 def _check_batch(batch: dict[str, Any], fields: Fields, every: bool) -> None:
     if not fields.keys() <= batch.keys() or (every and batch.keys() != fields.keys()):
         raise SchemaMismatch(
-            f"a batch has the fields {sorted(fields)}; got {sorted(batch)}. A field that a batch lacks is a list of "
-            "None in it, and one that the first batch lacks is said with fields={...}"
+            f"a batch has the fields {sorted(fields)}; got {sorted(batch)}. For an absent field yield a list of None; "
+            "pass a field that the first batch lacks with fields={...}"
         )
 
 

@@ -1,7 +1,7 @@
 """torch's map-style data sets, `torch.utils.data.Dataset` with `__len__` and `__getitem__`: a record an item.
 
-An item that is a dict has a field for each key, a named tuple one for each name, a tuple or list the fields "0", "1"
-and so on; anything else is the only field, "data" if fields= does not name it.
+A dict has a field for each key, a named tuple for each name; a tuple or list has the fields "0", "1" and so on. Any
+other item is one field, "data" unless fields= names it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
         count = len(dataset)
     except (TypeError, NotImplementedError):
         raise BadSource(
-            f"a {type(dataset).__name__} has no length, so its items cannot be counted off; convert an iterable of "
+            f"a {type(dataset).__name__} has no length, so its items cannot be read by number; convert an iterable of "
             "records"
         ) from None
     if not count:

@@ -1,7 +1,7 @@
 """Tables and data frames in memory: pyarrow's Table, RecordBatch, RecordBatchReader and Dataset; pandas'; polars'.
 
-None of the libraries is imported: whoever has a frame has imported its library. Columns of numbers are read where they
-lie. An index of pandas that says more than the number of the row is a field.
+pandas and polars are not imported: a frame's library is imported already. Columns of numbers are read in place. An
+index of pandas is a field unless it counts the rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     if isinstance(table, pa.RecordBatchReader):
         return _of_batches(request, table.schema, lambda: table, None)
     if isinstance(table, pyarrow.dataset.Dataset):
-        # One after the other: a scan of many files at once holds what it read ahead.
+        # One file after the other: a parallel scan holds the batches that it reads ahead.
         scan = lambda: table.to_batches(batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1)  # noqa: E731
         return _of_batches(request, table.schema, scan, table.count_rows())
     columns = _polars_columns(table) if type(table).__module__.startswith("polars") else _pandas_columns(table)
@@ -59,7 +59,7 @@ def _of_batches(request: Request, schema: pa.Schema, batches: Callable[[], Any],
 
 
 def _of_columns(request: Request, columns: dict[str, Any]) -> RecordSource:
-    """Columns that are NumPy arrays, Arrow arrays or lists each."""
+    """A source of columns: NumPy arrays, Arrow arrays or lists."""
 
     def infer(name: str) -> Field:
         column = columns[name]
@@ -97,10 +97,7 @@ def _polars_columns(frame: Any) -> dict[str, Any]:
     columns = {}
     for name in frame.columns:
         series = frame[name]
-        if str(series.dtype) == "Object":
-            columns[name] = series.to_list()
-            continue
-        columns[name] = _joined(series.to_arrow())
+        columns[name] = series.to_list() if str(series.dtype) == "Object" else _joined(series.to_arrow())
     return columns
 
 
@@ -114,8 +111,8 @@ def _pandas_columns(frame: Any) -> dict[str, Any]:
     labels = list(frame.columns)
     if frame.columns.nlevels > 1 or not all(isinstance(label, str) for label in labels):
         raise SchemaMismatch(
-            f"the columns of the data frame are called {labels!r:.200}; fields have names of one str each. Rename "
-            "them: source.columns = [...]"
+            f"the columns of the data frame are called {labels!r:.200}; fields have names of one str each. Rename the "
+            "columns: source.columns = [...]"
         )
     columns = _index_columns(frame.index)
     for at, name in enumerate(labels):
@@ -128,7 +125,7 @@ def _pandas_columns(frame: Any) -> dict[str, Any]:
 
 
 def _index_columns(index: Any) -> dict[str, Any]:
-    """The levels of an index as columns; none where it only counts the rows."""
+    """The levels of an index as columns; none if the index counts the rows."""
     if type(index).__name__ == "RangeIndex" and index.name is None:
         return {}
     if not all(isinstance(name, str) for name in index.names) or len(set(index.names)) < index.nlevels:
@@ -147,7 +144,5 @@ def _pandas_values(series: Any) -> Any:
         return series.to_numpy()
     if not isinstance(dtype, np.dtype) and hasattr(series.array, "__arrow_array__"):
         return _joined(pa.array(series.array, from_pandas=True))
-    # NaN, NaT and NA among objects are pandas' words for none; NaN among floats is a number.
-    missing = series.isna().tolist()
-    values = series.tolist()
-    return [None if gone else value for gone, value in zip(missing, values, strict=True)]
+    # Among objects NaN, NaT and NA mean absent in pandas; among floats NaN is a number.
+    return [None if absent else value for absent, value in zip(series.isna(), series.tolist(), strict=True)]
