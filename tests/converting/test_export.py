@@ -12,14 +12,14 @@ from tests.converting.common import holds, present
 from tests.converting.formats.test_numpy import bits
 
 import warmstore as ws
-from warmstore.converting import export
+from warmstore.converting import export, record_source
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ws.RecordStore:
     """300 records in batches of very different sizes, read in spans of very few bytes."""
-    monkeypatch.setattr(export, "BATCH_BYTES", 700)
-    monkeypatch.setattr(export, "BATCH_ROWS", 20)
+    monkeypatch.setattr(record_source, "BATCH_BYTES", 700)
+    monkeypatch.setattr(record_source, "BATCH_ROWS", 20)
     monkeypatch.setattr(export, "_REOPEN", 2000)
     made = ws.RecordStore.create(
         tmp_path / "store", {"x": ws.Array("int64"), "t": ws.Text(), "p": ws.Ragged("int8", 2)}
@@ -149,7 +149,7 @@ def test_absent_values_come_back(tmp_path: Path, suffix: str, codec: str, gone: 
 
 
 def test_absent_values_are_no_zeros_in_npy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "BATCH_ROWS", 4)
+    monkeypatch.setattr(record_source, "BATCH_ROWS", 4)
     with ws.RecordStore.create(tmp_path / "store", {"x": ws.Array("int8"), "none": ws.Array("int8", (0,))}) as store:
         store.extend({"x": np.arange(10, dtype=np.int8), "none": np.zeros((10, 0), np.int8)})
         store.extend({"x": [None], "none": [None]})

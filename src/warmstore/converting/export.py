@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.converting.export_targets import TARGETS, Block
-from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS
+from warmstore.converting.record_source import rows_at_once
 from warmstore.errors import SchemaMismatch, TargetExists, UnknownFormat
 from warmstore.records.format.fields import Fields
 from warmstore.records.format.value_encoding import raw_rows
@@ -108,7 +108,7 @@ def _chosen(fields: Fields, names: Sequence[str] | None, what: str) -> Fields:
 
 def _spans(store: RecordStore) -> Iterator[tuple[int, int]]:
     """Positions [first, last) of blocks of a few megabytes, by the average size of a record."""
-    step = int(min(max(BATCH_BYTES // _per_record(store), 1), BATCH_ROWS))
+    step = rows_at_once(_per_record(store))
     for first in range(0, len(store), step):
         yield first, min(first + step, len(store))
 

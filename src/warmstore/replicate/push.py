@@ -116,15 +116,16 @@ def _send(
     with progress_bar(None, sum(local.ends[number] for number in numbers), 0, "push", progress) as advance:
 
         async def send_one(number: int) -> None:
-            chunk: RemoteChunk | None = known.get(number)
+            chunk = known.get(number)
             if chunk is None or chunk.size != local.ends[number] or verify or not _is_present(chunk, present):
                 async with slots:
                     data = _mapped(local.chunk_path(number), local.ends[number], files)
-                    chunk, hashes = await aside(RemoteChunk.of, data)
-                    if not _is_present(chunk, present) or (verify and not await _is_intact(objects, chunk)):
-                        await objects.put_async(chunk.object, data)
-                        await objects.put_async(chunk.hashes_object, hashes.astype("<u8").tobytes())
-                        sent.append(chunk.size)
+                    new, hashes = await aside(RemoteChunk.of, data)
+                    if not _is_present(new, present) or (verify and not await _is_intact(objects, new)):
+                        await objects.put_async(new.object, data)
+                        await objects.put_async(new.hashes_object, hashes.astype("<u8").tobytes())
+                        sent.append(new.size)
+                chunk = new
             done[number] = chunk
             advance(0, sum(chunk.size for chunk in done.values()))
 

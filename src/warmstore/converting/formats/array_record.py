@@ -1,7 +1,7 @@
 """ArrayRecord files: records are bytes, which `decode` may turn into dicts of values."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,15 @@ from warmstore.converting.record_source import BATCH_BYTES, RecordSource, Reques
 from warmstore.errors import BadSource
 from warmstore.records.format.fields import Fields
 
-_MODULE = "array_record.python.array_record_module"
 _GROUP = 64
 """Records of the first batch, before their size is known."""
 
 
 def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
-    reader_of = needed(_MODULE, "array_record", "convert").ArrayRecordReader
     counts = []
     group: list[bytes] = []
     for path in files:
-        with _opened(reader_of, path) as reader:
+        with closing(open_reader(path)) as reader:
             counts.append(reader.num_records())
             if not group and counts[-1]:
                 group = reader.read(0, min(_GROUP, counts[-1]))
@@ -49,24 +47,26 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     def read(start: int) -> Iterator[SourceBatch]:
         for path, count in zip(files, counts, strict=True):
             if start < count:
-                with _opened(reader_of, path) as reader:
+                with closing(open_reader(path)) as reader:
                     yield from _batches(path, reader, start, checked, fields)
             start = max(start - count, 0)
 
     return RecordSource(fields, read, sum(counts))
 
 
-@contextmanager
-def _opened(reader_of: Any, path: Path) -> Iterator[Any]:
+def open_reader(path: Path) -> Any:
+    """An open ArrayRecordReader.
+
+    Raises:
+        NotInstalled: the package array_record is needed. BadSource: the file cannot be read.
+    """
+    reader_of = needed("array_record.python.array_record_module", "array_record", "convert").ArrayRecordReader
     with _named(path):
         reader = reader_of(str(path), options="readahead_buffer_size:0,max_parallelism:0")
         if not reader.ok():
             reader.close()  # raises the error
             raise ValueError("it is damaged")
-    try:
-        yield reader
-    finally:
-        reader.close()
+    return reader
 
 
 @contextmanager

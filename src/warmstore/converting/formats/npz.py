@@ -19,7 +19,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     if len(files) > 1:
         raise BadSource(f"{len(files)} .npz files; convert one, or give their arrays as an iterable with batched=True")
     path = files[0]
-    headers = {}
+    headers: dict[str, Npy] = {}
 
     @contextmanager
     def opened() -> Iterator[zipfile.ZipFile]:
