@@ -582,7 +582,7 @@ def test_threads_are_only_taken_where_they_pay(store: ws.RecordStore) -> None:
         ({"epochs": -1}, "epochs must be"),
         ({"prefetch": 0}, "prefetch must be"),
         ({"workers": -1}, "workers must be"),
-        ({"seed": 5}, r"seed=5 is of the generators of random=True; pass sampler=ws.Shuffle\(seed=...\)"),
+        ({"seed": 5}, r"seed=5 has an effect with random=True only; pass sampler=ws.Shuffle\(seed=...\)"),
         ({"workers": 1, "processes": 1}, "threads or processes"),
         ({"start_method": "thread"}, "start_method must be one of"),
         ({"collate": "stack"}, "collate must be"),

@@ -40,7 +40,7 @@ def test_bad_samples_are_left_out_and_counted(made: Any, caplog: pytest.LogCaptu
             assert loader.skipped == 3 * (epoch + 1)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 6
-    assert "sample 17 is bad, and was left out: OSError: file 17 is truncated" in said
+    assert "left out the bad sample 17: OSError: file 17 is truncated" in said
 
 
 def test_ranks_keep_their_steps_and_their_masks() -> None:

@@ -66,7 +66,7 @@ def test_what_has_moved_is_refused_or_begins_its_epoch_anew(writer: ws.RecordSto
     writer.flush()
     loader = ws.Loader(writer.path, 4, "shuffle")
     with pytest.raises(
-        ws.BadState, match=r"'deletes': 0.*here it is.*'deletes': 1.*strict=False to begin epoch 1 anew"
+        ws.BadState, match=r"'deletes': 0.*here it is.*'deletes': 1.*strict=False to begin epoch 1 again"
     ):
         loader.load_state_dict(state)
     assert loader.epoch == 0

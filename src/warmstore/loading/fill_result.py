@@ -1,11 +1,11 @@
-"""What filling a cache ahead of training did."""
+"""FillResult: the result of filling a cache ahead of training."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class FillResult:
-    """What a `fill` did. computed, found: samples; of an id that comes twice the second one is found."""
+    """The result of a `fill`. computed, found: samples. The second sample with the same id counts as found."""
 
     batches: int
     computed: int

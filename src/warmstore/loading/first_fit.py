@@ -1,4 +1,4 @@
-"""First-fit in order: which row of fixed length takes which sample. Batches are cut and filled by the same code."""
+"""First-fit packing of samples into rows of fixed length, for `RowBudget` and `PackRows`."""
 
 from collections.abc import Sequence
 
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 def first_fit(lengths: Sequence[int], rows: int, length: int, start: int = 0, most: int | None = None) -> list[int]:
     """The row of each sample from `start` on, up to the first sample that fits into no row.
 
-    Every sample goes into the first row that has room for it, in order. Johnson, Demers, Ullman, Garey, Graham,
-    "Worst-case performance bounds for simple one-dimensional packing algorithms" (SIAM J. Comput. 3, 1974): first-fit
-    takes at most 1.7 times the rows of the best packing. Rows are found by a tournament tree of free room, in
-    O(log rows) for each sample. A sample of length 0 goes into row 0.
+    Every sample goes into the first row with enough room. First-fit takes at most 1.7 times the rows of the best
+    packing: Johnson, Demers, Ullman, Garey, Graham, "Worst-case performance bounds for simple one-dimensional packing
+    algorithms" (SIAM J. Comput. 3, 1974). A tournament tree of free room finds a row in O(log rows). A sample of length
+    0 goes into row 0.
 
     Args:
         lengths: of the samples, none negative.
-        rows: how many rows there are, at least 1.
+        rows: the number of rows, at least 1.
         length: of each row.
-        start: the first sample that is placed.
-        most: how many samples are placed at most; None for all.
+        start: the first sample to place.
+        most: the most samples to place; None for all.
     """
     leaves = 1 << (rows - 1).bit_length()
-    # free[k] is the most room in a row below node k; the children of k are 2 * k and 2 * k + 1, row r is leaves + r.
+    # free[k] is the most room of a row below node k. The children of k are 2 * k and 2 * k + 1; row r is leaves + r.
     free = [-1]
     for level in range(leaves.bit_length()):
         nodes = 1 << level

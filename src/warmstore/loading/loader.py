@@ -1,10 +1,11 @@
-"""Loader: batches of samples in an order, for one rank of many, that stop and go on exactly.
+"""Loader: batches of samples in the order of a sampler, for one rank of many, with exact resume.
 
-The positions of a batch are a function of the sampler, the epoch and the batch's place in it. So worker threads can
-build any batch ahead, and the state of a loader is two numbers. It counts the batches that were handed out, not those
-that were built. An epoch ends when its last batch is handed out: after exactly `len(loader)` batches.
+The positions of a batch are a function of the sampler, the epoch and the batch's place in the epoch. So workers can
+build batches ahead in any order, and a loader's state is an epoch and a place. The state counts batches handed out, not
+batches built. An epoch ends when its last batch is handed out: after exactly `len(loader)` batches.
 """
 
+import itertools
 import logging
 import time
 import warnings
@@ -20,9 +21,8 @@ from warmstore.loading.batch_sizes import BatchSize
 from warmstore.loading.collate import Collation
 from warmstore.loading.loader_options import check_first_samples, check_on_error, check_options, default_threads
 from warmstore.loading.prefetch.batch_builder import BatchBuilder, Built, OnError, Task
-from warmstore.loading.prefetch.batch_producer import Batches, BatchProducer
+from warmstore.loading.prefetch.batch_producer import Batches, BatchProducer, LoaderIteration
 from warmstore.loading.prefetch.device_transfer import transfer_to
-from warmstore.loading.prefetch.loader_iteration import LoaderIteration
 from warmstore.loading.samplers.counter_rng import MOST_SEED
 from warmstore.loading.samplers.sampler import Sampler
 from warmstore.loading.samplers.sampler_argument import sampler_of
@@ -33,9 +33,9 @@ from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.steps.cursor import MOST_EPOCH, EpochCursor
 from warmstore.loading.steps.epoch_steps import EpochSteps
 from warmstore.loading.steps.rank_steps import batch_size_of, shard_of, steps_of
-from warmstore.loading.steps.shard import Shard, Uneven, find_rank
+from warmstore.loading.steps.shard import Uneven, find_rank
 from warmstore.loading.steps.stream_steps import StreamSteps
-from warmstore.loading.trainers.drivers import held_by_lightning
+from warmstore.loading.trainers.drivers import buffered_by_lightning
 from warmstore.loading.trainers.trainer_faces import EpochSampler, LoaderDataset
 from warmstore.loading.validation import integer, refuse
 from warmstore.records.sample_batch import SampleBatch
@@ -48,10 +48,9 @@ _log = logging.getLogger("warmstore")
 class Loader(Closeable):
     """Batches of samples. One `for` is one epoch.
 
-    An epoch is over when its last batch was handed out. Every `iter()` starts an epoch. After an epoch that was left in
-    the middle this is the next one, or the same one again where all epochs are alike (`Sequential`). So
-    `next(iter(loader))` takes no batch from the epoch that follows. Only two things resume an epoch in its middle: a
-    state that was loaded, and `resume_partial`.
+    An epoch is over when its last batch was handed out. Every `iter()` starts an epoch: after a break the next epoch,
+    or the same epoch again if all epochs are equal (`Sequential`). Only a loaded state and `resume_partial` resume an
+    epoch in the middle.
 
     Args:
         source: a RecordStore or its path, a field of one (`store["image"]`), a NumPy or JAX array, a CPU tensor, a .npy
@@ -60,44 +59,43 @@ class Loader(Closeable):
             without positions; or a dict or tuple of these, all of one length.
         batch_size: samples in a batch of one rank; or a rule for batches of varying size, such as a `TokenBudget`.
         sampler: the order of samples: a `Sampler`, "shuffle" or "sequential"; `Sequential()` by default.
-        epochs: the number of epochs, after which there are no more batches; None for no end.
+        epochs: the number of epochs; None for no end.
         fields: the fields to read of record stores and tables; all by default.
-        transform: a function of each collated batch of NumPy arrays, which returns the batch to hand out. It runs in a
-            worker thread where there are any.
-        random: call it as transform(batch, rng). The NumPy Generator is a function of the seed, the epoch and the
-            batch's first place in the order: the same after a resume, and with any number of workers.
-        seed: of these generators; by default the sampler's, or 0.
+        transform: a function of each collated batch of NumPy arrays, which returns the batch to hand out. Workers call
+            it.
+        random: call transform(batch, rng). The NumPy Generator is a function of the seed, the epoch and the batch's
+            first place in the order: the same after a resume, and with any number of workers.
+        seed: the seed of these generators; by default the sampler's, or 0.
         collate: for values that vary in length: "list", "pad" or a `Pad`, "packed"; or a dict of these by field.
         to: "numpy", "torch", "jax", a torch device or its name such as "cuda:0", or a JAX device or sharding.
-        workers: threads that read, transform, collate and convert ahead; 0 does it in the caller's thread. None means 0
-            where a batch is a small copy from memory, and else up to 4.
+        workers: threads that read, transform, collate and convert ahead; 0 uses the caller's thread. None: 0 where a
+            batch is a small copy from memory, else up to 4.
         prefetch: the most batches that are built ahead.
         processes: worker processes, through torch's DataLoader, instead of threads: for sources and transforms that are
-            Python code. The source and the transform must be picklable, unless processes are forked. They live until
+            Python code. Unless processes are forked, source and transform must be picklable. The processes live until
             the loader is closed.
-        start_method: of these processes: "fork", "spawn", "forkserver", or None for Python's own choice.
+        start_method: how processes start: "fork", "spawn", "forkserver", or None for Python's default.
         rank, world_size: of this process; None asks torch.distributed, if it is initialised, or the environment, when
             an epoch begins.
-        uneven: what happens to the rest at the end of an epoch, where ranks would get unequal numbers of steps; see
-            `Shard`. "pad" (all ranks take equally many steps, filled up with repeated samples), "drop", "allow", or
-            "full" (every batch has batch_size rows). Where rows may be repeated, with "full" or "pad" on several ranks,
-            batches that are dicts have "valid": bool [rows], False for repeated rows. `padded` counts these rows for
-            batches of any structure.
-        resume_partial: resume an epoch that was left in the middle instead of starting the next one.
-        on_error: what to do with a sample that cannot be read: "raise"; "skip", which leaves it out, logs it and counts
-            it in `skipped`; or a function of the error and the position, which returns a sample to take its place, or
-            None to skip it.
-        copy: batches own their memory. False hands out views of the source where that is cheaper; do not write to them.
+        uneven: what to do at the end of an epoch where ranks would get unequal numbers of steps; see `Shard`. "pad"
+            (all ranks take equally many steps, filled up with repeated samples), "drop", "allow", or "full" (every
+            batch has batch_size rows). With "full", and with "pad" on several ranks, batches that are dicts have
+            "valid": bool [rows], False for repeated rows. `padded` counts these rows for batches of any structure.
+        resume_partial: after a break, resume the epoch instead of starting the next one.
+        on_error: what to do with a sample that cannot be read: "raise"; "skip", which leaves the sample out, logs it
+            and counts it in `skipped`; or a function of the error and the position, which returns a replacement, or
+            None to skip the sample.
+        copy: batches own their memory. False returns views of the source where that is cheaper; do not write to them.
 
     A batch has the structure of the source: an array or list for one array, a dict for a store or a dict.
 
     Raises:
         BadSource: no source, or sources of different lengths.
         BadRank: a rank outside the world.
-        ValueError, TypeError: an option that is not valid.
+        ValueError, TypeError: an invalid option.
     """
 
-    num_workers = 0  # as trainers ask of torch's DataLoader, when they make one of `dataset` and `batch_sampler`
+    num_workers = 0  # trainers read these when they build torch's DataLoader of `dataset` and `batch_sampler`
     prefetch_factor = None
 
     def __init__(
@@ -137,7 +135,7 @@ class Loader(Closeable):
         if isinstance(self._source, IterableSource) and not isinstance(order, Sequential):
             raise ValueError(f"an iterable has no positions, so {order!r} cannot order it: shuffle the iterable itself")
         if isinstance(self._source, MixtureSource):
-            order = self._source.mixed.sampler(self._source.lengths, order)
+            order = self._source.mixture.sampler(self._source.lengths, order)
         self._order = order
         check_options(
             transform, random=random, seed=seed, workers=workers, processes=processes, start_method=start_method,
@@ -148,7 +146,7 @@ class Loader(Closeable):
         self._transfer = transfer_to(to)
         send = None if self._transfer is None else self._transfer.send
         self._receive = None if self._transfer is None else self._transfer.receive
-        self._shard = self._found_shard()
+        self._shard = shard_of(self._size, rank, world_size, uneven)
         policy = check_on_error(on_error, self._source)
         self._build = BatchBuilder(
             self._source, self._collation, self._shard.marks, uneven == "full", transform, random, seed, policy, send
@@ -168,14 +166,14 @@ class Loader(Closeable):
             workers = integer("workers", workers, 0, _MOST)
         self._producer = BatchProducer(workers, processes, prefetch, start_method)
         self._iterations: weakref.WeakSet[LoaderIteration] = weakref.WeakSet()
-        self._timed = 0
-        # The cursor's epoch, place and finished epochs before each of the last batches of an iterable.
-        self._before: deque[tuple[int, int, int]] = deque(maxlen=4)
+        self._ended_epochs = 0
+        # Epoch, place and finished epochs before each of the last batches of an iterable.
+        self._last_places: deque[tuple[int, int, int]] = deque(maxlen=4)
         self.padded = 0
-        """Repeated rows at the end of the batch that was handed out last."""
+        """Repeated rows at the end of the last batch."""
         self.skipped = 0
-        """Bad samples that were left out of the batches handed out so far."""
-        # Called with the seconds of every epoch that was handed out whole, except the first.
+        """Bad samples that were left out so far."""
+        # Called with the seconds of every complete epoch except the first.
         self.epoch_over: Callable[[float], None] | None = None
         if self._cursor.samples:
             check_first_samples(self._build)
@@ -183,14 +181,11 @@ class Loader(Closeable):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next batch, from 0 on, or the one that `set_epoch` named.
-
-        It increases as soon as the last batch of an epoch is handed out.
-        """
+        """The epoch of the next batch, from 0 on. It increases when the last batch of an epoch is handed out."""
         return self._cursor.next_epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that begins next. A running epoch, and a state that was loaded from that epoch, do not change.
+        """Set the epoch that begins next. A running epoch, and a state loaded from that epoch, do not change.
 
         Raises:
             ValueError: not an integer from 0 to 2**64 - 1.
@@ -203,10 +198,10 @@ class Loader(Closeable):
         return self._producer.threads
 
     def __len__(self) -> int:
-        """Batches of this rank in a whole epoch. Of batches of varying size: in the epoch that comes next.
+        """Batches of this rank in a whole epoch; with batches of varying size, in the next epoch.
 
         Raises:
-            TypeError: the source is an iterable that does not know its length.
+            TypeError: the source is an iterable without a length.
         """
         self._find_shard()
         return self._cursor.count()
@@ -220,11 +215,11 @@ class Loader(Closeable):
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of an epoch. It begins with the first one that is asked for."""
+        """The batches of an epoch, which begins with the first `next`."""
         return self._iterate(endless=False)
 
     def stream(self) -> Iterator[Any]:
-        """The batches of an epoch and all that follow, without end or until `epochs` are finished.
+        """The batches of all following epochs, without end or until `epochs` are finished.
 
         Raises:
             ValueError: an epoch has no batch for this rank.
@@ -234,36 +229,35 @@ class Loader(Closeable):
         return self._iterate(endless=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position in the epoch: a small JSON-serialisable dict, to be taken between any two batches.
+        """The position after the batches handed out so far: a small JSON-serialisable dict.
 
-        It counts batches that were handed out. It holds neither rank nor batch size nor workers: after the same number
-        of steps all ranks have the same state, and it may be loaded with other values of these. It identifies the data:
-        see `load_state_dict`.
+        The state has no rank, batch size or workers: after the same number of steps it is equal on all ranks, and a
+        loader with other ranks, batch sizes or workers can load it. It identifies the data: see `load_state_dict`.
         """
-        held = held_by_lightning() if self._before else 0
-        return self._cursor.state_at(*self._before[-held]) if held else self._cursor.state()
+        buffered = buffered_by_lightning() if self._last_places else 0
+        return self._cursor.state_at(*self._last_places[-buffered]) if buffered else self._cursor.state()
 
     def load_state_dict(self, state: dict[str, Any], strict: bool = True, *, check_identity: bool = True) -> None:
-        """Resume where a state was taken. A `for` that is running is ended.
+        """Resume where a state was taken. A running `for` is ended.
 
-        A state is refused where the samples or their positions differ: after deletes, a rebalance or an edit that
-        changes their number. Where a record store has only grown, the epoch is finished over the samples it began with,
-        and the next one is over all.
+        A state is refused if the samples or their positions differ: after deletes, a rebalance or an edit that changes
+        their number. If a record store has only grown, the epoch is finished over its first samples, and the next epoch
+        is over all samples.
 
         Args:
             strict: False accepts a state of other data, too, and starts its epoch again.
-            check_identity: False accepts the state of another store of the same length: for copies that were made
-                separately, as by a conversion on each host.
+            check_identity: False accepts the state of another store of the same length, such as one that another host
+                converted from the same files.
 
         Raises:
-            BadState: not a state, or one of other samples or another order; the loader is unchanged.
+            BadState: not a state, or a state of other samples or another order; the loader is unchanged.
         """
         self._cursor.load(state, strict=strict, check_identity=check_identity)
-        self._before.clear()
+        self._last_places.clear()
         self._stop("load_state_dict has ended this `for`")
 
     def close(self) -> None:
-        """End running iterations, worker threads and processes. The sources stay open. Closing twice is fine."""
+        """End running iterations, threads and processes. The sources stay open. Closing twice is fine."""
         if self.closed:
             return
         self.closed = True
@@ -274,18 +268,17 @@ class Loader(Closeable):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is at the same position, without the iterations, threads and processes of this loader."""
-        left_out = {"_iterations", "_receive", "epoch_over"}
-        return {name: value for name, value in vars(self).items() if name not in left_out}
+        return {key: value for key, value in vars(self).items() if key not in ("_iterations", "_receive", "epoch_over")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._cursor = self._cursor.moved(self._cursor.steps)
+        self._cursor = self._cursor.with_steps(self._cursor.steps)
         self._receive = None if self._transfer is None else self._transfer.receive
         self._iterations = weakref.WeakSet()
         self.epoch_over = None
 
     def _after_fork(self) -> None:
-        # Threads and processes stay with the parent. In the child a running `for` goes on with new ones.
+        # The parent keeps threads and processes. In the child a running `for` starts new ones.
         self._producer.after_fork()
         for iteration in self._iterations:
             iteration.is_forked = True
@@ -294,7 +287,7 @@ class Loader(Closeable):
 
     @property
     def dataset(self) -> LoaderDataset:
-        """The samples, map-style. With `batch_sampler` and `collate_fn` torch's DataLoader gives the same batches."""
+        """The samples, map-style. Torch's DataLoader of it, `batch_sampler` and `collate_fn` has the same batches."""
         return LoaderDataset(self._build)
 
     @property
@@ -305,7 +298,7 @@ class Loader(Closeable):
 
     @property
     def batch_sampler(self) -> Any:
-        """This rank's batches of positions, a `BatchSampler` with an epoch count of its own.
+        """This rank's batches of positions: a new `BatchSampler` at this loader's epoch.
 
         Raises:
             NotInstalled: torch is not installed.
@@ -314,7 +307,7 @@ class Loader(Closeable):
         from warmstore.loading.trainers.batch_sampler import BatchSampler  # needs torch
 
         if isinstance(self._source, IterableSource):
-            raise AttributeError("an iterable source has no positions, and so no batch sampler")
+            raise AttributeError("an iterable source has no positions, so it has no batch sampler")
         sampler = BatchSampler(
             self._source, self._size, self._order, rank=self._rank, world_size=self._world_size, uneven=self._uneven
         )
@@ -332,19 +325,16 @@ class Loader(Closeable):
         return self._uneven == "drop"
 
     def collate_fn(self, samples: Any) -> Any:
-        """The batch of the samples of `dataset.__getitems__`, as this loader hands it out."""
+        """The result of `dataset.__getitems__` as a batch of this loader."""
         built = samples.batch if isinstance(samples, SampleBatch) else self._build.finish(samples)
         return built if self._receive is None else self._receive(built)
 
     # Iterations
 
-    def _found_shard(self) -> Shard:
-        return shard_of(self._size, self._rank, self._world_size, self._uneven)
-
     def _find_shard(self) -> None:
         """Look up rank and world size again: a trainer may have started torch.distributed since."""
         if self._rank is None and find_rank() != (self._shard.rank, self._shard.world_size):
-            self._shard = self._found_shard()
+            self._shard = shard_of(self._size, None, None, self._uneven)
             self._cursor.steps = self._steps()
             self._build = replace(self._build, marks=self._shard.marks)
             self._producer.close()
@@ -352,7 +342,7 @@ class Loader(Closeable):
     def _steps(self) -> EpochSteps:
         if isinstance(self._source, IterableSource):
             if isinstance(self._size, BatchSize):
-                raise ValueError("batches of varying size need to know all lengths, and an iterable does not say them")
+                raise ValueError("batches of varying size need to know all lengths, and an iterable has none")
             return StreamSteps(self._source, self._shard)
         return steps_of(self._size, self._order, self._shard, len(self._source))
 
@@ -364,7 +354,7 @@ class Loader(Closeable):
         return self._hand_out(iteration, endless=endless)
 
     def _hand_out(self, iteration: LoaderIteration, *, endless: bool) -> Iterator[Any]:
-        """Begin an epoch and hand out its batches, or, with `endless`, those of all epochs that follow too."""
+        """Begin an epoch and yield its batches; with `endless`, those of all following epochs too."""
         cursor = self._cursor
         iteration.check()
         iteration.has_begun = True
@@ -372,7 +362,7 @@ class Loader(Closeable):
         if self._is_over():
             return
         epoch, place, samples = cursor.begin()
-        if self._is_over():  # the epoch that was resumed had no batches left
+        if self._is_over():  # the resumed epoch had no batches left
             return
         whole, start = not place, time.perf_counter()
         batches = self._batches(iteration, self._tasks(epoch, place, samples, endless=endless))
@@ -382,21 +372,21 @@ class Loader(Closeable):
                     break
                 ends = task.step.is_last and (not endless or self._is_over(1))
                 if ends:
-                    next(batches, None)  # threads and worker processes end their epoch
+                    next(batches, None)  # ends the epoch in threads and worker processes
                     self._source.finish()
                 batch = built.batch
                 if self._receive is not None:
                     batch = self._receive(batch)
                 self._report(built)
                 if cursor.samples is None:
-                    self._before.append((cursor.epoch, cursor.place, cursor.finished))
-                for passed in range(epoch, task.epoch):
-                    cursor.end(passed)  # without any batch for this rank
-                cursor.hand_out(task.epoch, task.step, goes_on=endless and not ends)
+                    self._last_places.append((cursor.epoch, cursor.place, cursor.finished))
+                for empty_epoch in range(epoch, task.epoch):
+                    cursor.end(empty_epoch)  # without any batch for this rank
+                cursor.hand_out(task.epoch, task.step, is_stream=endless and not ends)
                 epoch, place = (task.epoch + 1, 0) if task.step.is_last else (task.epoch, task.step.after)
-                if ends and self.epoch_over is not None and whole and self._timed and not endless:
+                if ends and self.epoch_over is not None and whole and self._ended_epochs and not endless:
                     self.epoch_over(time.perf_counter() - start)
-                self._timed += ends
+                self._ended_epochs += ends
                 del built
                 yield batch
                 del batch  # the next batch reuses its memory
@@ -407,7 +397,7 @@ class Loader(Closeable):
                     break
             else:
                 break
-            # This is a forked child: prefetched batches and the threads stay with the parent.
+            # In a forked child, the parent keeps prefetched batches and threads.
             iteration.is_forked = False
             tasks = self._tasks(epoch, place, samples if place else cursor.samples, endless=endless)
             batches = self._batches(iteration, tasks)
@@ -416,31 +406,30 @@ class Loader(Closeable):
         self._source.finish()
         self._warn()
 
-    def _is_over(self, coming: int = 0) -> bool:
-        """Whether all epochs are finished after `coming` more."""
-        return self._epochs is not None and self._cursor.finished + coming >= self._epochs
+    def _is_over(self, more: int = 0) -> bool:
+        """Whether all epochs are finished after `more` epochs."""
+        return self._epochs is not None and self._cursor.finished + more >= self._epochs
 
     def _tasks(self, epoch: int, place: int, samples: int | None, *, endless: bool) -> Iterator[Task]:
-        left = 1 if not endless else None if self._epochs is None else self._epochs - self._cursor.finished
-        while left is None or left > 0:
-            for step, positions in self._cursor.steps.steps(samples, epoch, place):
-                yield Task(epoch, step, positions)
-            epoch, place, samples = epoch + 1, 0, self._cursor.samples
-            left = None if left is None else left - 1
+        count = 1 if not endless else None if self._epochs is None else max(self._epochs - self._cursor.finished, 0)
+        for number in itertools.islice(itertools.count(epoch), count):
+            for step, positions in self._cursor.steps.steps(samples, number, place):
+                yield Task(number, step, positions)
+            place, samples = 0, self._cursor.samples
 
     def _batches(self, iteration: LoaderIteration, tasks: Iterator[Task]) -> Batches:
         return self._producer.batches(self._build, tasks, iteration, self._iterations, self.register)
 
     def _stop(self, reason: str) -> None:
-        running = [iteration for iteration in self._iterations if iteration.has_begun or self.closed]
-        for iteration in running:
-            iteration.end(reason, Closed if self.closed else RuntimeError)
+        for iteration in list(self._iterations):
+            if iteration.has_begun or self.closed:
+                iteration.end(reason, Closed if self.closed else RuntimeError)
 
     def _report(self, built: Built) -> None:
         self.padded = built.padded
         self.skipped += len(built.skipped)
         for position, error in built.skipped:
-            _log.warning("sample %d is bad, and was left out: %s", position, error)
+            _log.warning("left out the bad sample %d: %s", position, error)
         self._warn()
 
     def _warn(self) -> None:

@@ -1,7 +1,4 @@
-"""Options of a loader: which are valid, what they need to be, and what they are by default.
-
-Everything that can be found out before the first batch is checked when the loader is constructed.
-"""
+"""Checks and defaults of a loader's options, made when the loader is constructed."""
 
 import multiprocessing
 from typing import Any
@@ -14,21 +11,17 @@ from warmstore.loading.sources.iterable import IterableSource
 from warmstore.storage.thread_pool import thread_count
 
 _CHEAP = 4 << 20
-"""Bytes of a batch up to which copying it takes less time than handing it over between threads."""
+"""Bytes of a batch up to which a copy takes less time than passing the batch from another thread."""
 _MOST_THREADS = 4
 
 
 def check_options(
     transform: Any, *, random: Any, seed: Any, workers: Any, processes: Any, start_method: Any, **flags: Any
 ) -> None:
-    """Raise for options that are not valid, or that have no effect together.
+    """Raise TypeError or ValueError for options that are invalid, or that have no effect together.
 
     Args:
-        flags: options that are True or False, by name.
-
-    Raises:
-        TypeError: a transform that is not callable, or a flag that is not a bool.
-        ValueError: anything else.
+        flags: options that must be bools, by name.
     """
     for name, value in {"random": random, **flags}.items():
         if not isinstance(value, bool):
@@ -36,11 +29,11 @@ def check_options(
     if transform is not None and not callable(transform):
         raise TypeError(f"transform must be a function of a batch; got {transform!r:.80}")
     if random and transform is None:
-        raise ValueError("random=True is for a transform, and there is none")
+        raise ValueError("random=True passes a generator to the transform, and there is none: pass transform=")
     if seed is not None and not random:
-        raise ValueError(f"seed={seed!r:.40} is of the generators of random=True; pass sampler=ws.Shuffle(seed=...)")
+        raise ValueError(f"seed={seed!r:.40} has an effect with random=True only; pass sampler=ws.Shuffle(seed=...)")
     if processes and workers:
-        raise ValueError(f"threads or processes: got workers={workers!r:.40} and processes={processes!r:.40}")
+        raise ValueError(f"pass workers or processes; got workers={workers!r:.40} and processes={processes!r:.40}")
     methods = multiprocessing.get_all_start_methods()
     if start_method is not None and start_method not in methods:
         raise ValueError(f"start_method must be one of {methods}; got {start_method!r:.40}")
@@ -50,20 +43,20 @@ def check_on_error(on_error: Any, source: Any) -> str | OnError:
     """The policy for samples that cannot be read.
 
     Raises:
-        ValueError: not a policy, or one that an iterable source cannot follow.
+        ValueError: not a policy, or a policy that needs positions, of an iterable source.
     """
     if on_error not in ("raise", "skip") and not callable(on_error):
         raise ValueError(f"on_error must be 'raise', 'skip' or a function of error and position; got {on_error!r:.80}")
     if on_error != "raise" and isinstance(source, IterableSource):
-        raise ValueError("an iterable that raises is at its end, so on_error cannot go on with it: skip samples there")
+        raise ValueError("an iterable that raised has ended, so on_error cannot go on with it: skip samples in it")
     return on_error  # type: ignore[no-any-return]
 
 
 def check_first_samples(build: BatchBuilder) -> None:
-    """Read one sample of each source where options depend on the structure of samples.
+    """Read one sample of each source to check options that depend on the structure of samples.
 
     Raises:
-        ValueError, KeyError: options for fields that samples do not have, or a field named like the mask.
+        ValueError, KeyError: options for fields that samples do not have, or a field with the name of the mask.
     """
     source, marks, collation = build.source, build.marks, build.collation
     if not (marks or collation.ways or isinstance(source, MixtureSource)):
@@ -78,13 +71,13 @@ def check_first_samples(build: BatchBuilder) -> None:
     collation.check_names(batch)
     if marks and isinstance(batch, dict) and VALID in batch:
         raise ValueError(
-            f"batches have {VALID!r} already, which is the mask of repeated rows: rename it, or pass "
+            f"batches have {VALID!r} already, the name of the mask of repeated rows: rename that field, or pass "
             'uneven="drop" or "allow"'
         )
 
 
 def default_threads(build: BatchBuilder, batch_size: int, *, processes: int, transfers_ahead: bool) -> int:
-    """Worker threads for workers=None: none where processes work, or where a batch is a small copy from memory."""
+    """Worker threads for workers=None: 0 with processes, or where a batch is a small copy from memory."""
     width = build.source.sample_bytes
     is_cheap = width is not None and width * batch_size <= _CHEAP
     does_nothing = build.transform is None and build.collation.does_nothing and not transfers_ahead

@@ -1,7 +1,7 @@
-"""Packing: values that vary in length, several to a row, in rows of one fixed length.
+"""Packing: several values of varying length to a row, in rows of one fixed length.
 
-Static shapes as with padding, and little room wasted. What says where one sample ends and the next begins within a row
-comes along: attention that keeps samples apart needs it.
+Shapes are static as with padding, and little room is wasted. Segments and positions tell the samples of a row apart, as
+block-diagonal attention needs.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class PackRows:
     """Pack values along their first dimension into rows of a fixed length, first-fit in the order of the batch.
 
     A field becomes a dict of four arrays:
-        "values": [rows, length, ...], the values' dtype, `pad` where no value is.
+        "values": [rows, length, ...], the values' dtype, `pad` where padded.
         "segments": int32 [rows, length], 1, 2, ... by sample within the row, 0 where padded.
         "positions": int32 [rows, length], the place within the sample, 0 where padded.
         "samples": int32 [rows, length], the number of the sample within the batch, -1 where padded.
@@ -33,9 +33,8 @@ class PackRows:
 
     Args:
         length: of each row, below 2**31.
-        rows: exactly so many rows, at most 2**20, so that all batches have one shape; None takes as many as the values
-            need.
-        pad: what fills up, converted to the values' dtype.
+        rows: rows of every batch, at most 2**20, so that all batches have one shape; None for as many as needed.
+        pad: the value of padding, converted to the values' dtype.
 
     Raises:
         ValueError: a length or number of rows that is no integer above zero.
@@ -52,7 +51,7 @@ class PackRows:
 
 
 def pack_rows(values: np.ndarray[Any, Any], offsets: Int64, way: PackRows, name: str) -> dict[str, Any]:
-    """Values one after the other as rows.
+    """Concatenated values as rows.
 
     Args:
         values: [total length, ...].
@@ -60,7 +59,7 @@ def pack_rows(values: np.ndarray[Any, Any], offsets: Int64, way: PackRows, name:
         name: of the field, for errors.
 
     Raises:
-        SchemaMismatch: a value longer than a row, or values that do not fit into the rows there are.
+        SchemaMismatch: a value longer than a row, or values that do not fit into `way.rows`.
     """
     what, lengths, length = name or "the batch", np.diff(offsets), way.length
     longest = int(lengths.argmax()) if len(lengths) else 0
@@ -78,32 +77,32 @@ def pack_rows(values: np.ndarray[Any, Any], offsets: Int64, way: PackRows, name:
     row = np.array(placed, np.int64)
     rows = way.rows or int(row[lengths > 0].max(initial=-1)) + 1
     segment, begin = _within_rows(row, lengths)
-    # Where each token goes, counted through all rows.
+    # The place of each token, counted through all rows.
     sample = np.repeat(np.arange(len(lengths)), lengths)
     position = np.arange(len(sample)) - offsets[sample]
-    goes_to = (row * length + begin)[sample] + position
+    places = (row * length + begin)[sample] + position
     packed = np.full((rows * length, *values.shape[1:]), way.pad, values.dtype)
-    packed[goes_to] = values
+    packed[places] = values
     return {
         "values": packed.reshape(rows, length, *values.shape[1:]),
-        "segments": _spread(segment[sample], goes_to, rows, length, 0),
-        "positions": _spread(position, goes_to, rows, length, 0),
-        "samples": _spread(sample, goes_to, rows, length, -1),
+        "segments": _spread(segment[sample], places, rows, length, 0),
+        "positions": _spread(position, places, rows, length, 0),
+        "samples": _spread(sample, places, rows, length, -1),
     }
 
 
 def _within_rows(row: Int64, lengths: Int64) -> tuple[Int64, Int64]:
-    """Of each sample its number in its row, from 1 on and without the empty ones, and the place where it begins."""
+    """For each sample its number in its row, from 1 on without empty samples, and its first place in the row."""
     order = np.argsort(row, kind="stable")
-    first = np.searchsorted(row[order], row[order])  # of the row, in that order
+    row_start = np.searchsorted(row[order], row[order])  # index in `order` of the first sample of the same row
     segment, begin = np.empty_like(row), np.empty_like(row)
-    for counted, found in (((lengths > 0).astype(np.int64), segment), (lengths, begin)):
-        before = np.concatenate((np.zeros(1, np.int64), np.cumsum(counted[order])))
-        found[order] = before[:-1] - before[first]
+    for counts, result in (((lengths > 0).astype(np.int64), segment), (lengths, begin)):
+        before = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts[order])))
+        result[order] = before[:-1] - before[row_start]
     return segment + 1, begin
 
 
-def _spread(values: Int64, goes_to: Int64, rows: int, length: int, empty: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    found = np.full(rows * length, empty, np.int32)
-    found[goes_to] = values
-    return found.reshape(rows, length)
+def _spread(values: Int64, places: Int64, rows: int, length: int, empty: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    spread = np.full(rows * length, empty, np.int32)
+    spread[places] = values
+    return spread.reshape(rows, length)

@@ -1,4 +1,4 @@
-"""Source: what a loader reads samples from."""
+"""Source: samples by position."""
 
 from abc import ABC, abstractmethod
 from typing import Any, final
@@ -12,8 +12,8 @@ from warmstore.records.sample_batch import SampleBatch
 class Source(ABC):
     """Samples by position, many at a time. A source can be pickled, and several threads may read from it at once.
 
-    identity: a JSON value that differs for other samples of the same number, or None where it is unknown.
-    sample_bytes: bytes of one sample where reading only copies memory; None where reading costs more.
+    identity: a JSON value that differs between sources of equal length with different samples; None if unknown.
+    sample_bytes: bytes of one sample if reading only copies memory; else None.
     inner: the sources that this source reads from.
     """
 
@@ -27,22 +27,20 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, positions: Int64) -> Any:
-        """The samples at int64 [n] positions, n at least 1, as one batch: [n, ...] arrays, lists of n, or dicts of
-        these."""
+        """The samples at int64 [n] positions, n > 0, as a batch: [n, ...] arrays, lists of n, or dicts of these."""
 
     def read_in(self, epoch: int, positions: Int64) -> Any:
-        """The samples as of an epoch, for sources whose samples change from epoch to epoch."""
+        """The samples in an epoch, for sources whose samples depend on the epoch."""
         return self.read(positions)
 
     @final
     def sample(self, position: int) -> Any:
-        """One sample, as of epoch 0; a negative position counts from the end.
+        """One sample, in epoch 0; a negative position counts from the end.
 
         Raises:
             IndexError: a position outside the source.
         """
-        at = range(len(self))[position]
-        return SampleBatch(self.read(np.array([at])), 1)[0]
+        return SampleBatch(self.read(np.array([range(len(self))[position]])), 1)[0]
 
     def finish(self) -> None:
         """Called at the end of an epoch, in every process that reads."""

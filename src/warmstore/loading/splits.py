@@ -1,6 +1,7 @@
-"""Splits and folds of a source: which samples are whose is computed at once, for all of them, and the same everywhere.
+"""Splits and folds of a source.
 
-Who belongs where is a function of the number of samples, the seed, and the labels or groups.
+The part of a sample is a function of the number of samples, the seed, and the labels or groups: the same on every
+machine.
 """
 
 import itertools
@@ -29,27 +30,27 @@ def split(
     groups: Any = None,
     shuffle: bool = True,
 ) -> Any:
-    """Divide a source: every sample is in exactly one part, and none is copied.
+    """Divide a source into parts without a copy. Every sample is in exactly one part.
 
     Args:
         source: as a `Loader` takes it.
-        parts: shares that sum to 1, or whole numbers of samples that sum to all: in a list, or in a dict by name. One
-            share or number stands for that and the rest.
+        parts: shares that sum to 1, or numbers of samples that sum to n: in a list, or in a dict by name. A single
+            share or number makes two parts.
         seed: of the shuffle.
-        stratify: labels [n] of numbers, text or anything that can be a key of a dict: each part has its share of each
-            label, within one sample.
-        groups: labels [n]: no group is in two parts. Sizes are then as near as the groups allow.
-        shuffle: which samples are whose is random; else each part takes the next ones in order.
+        stratify: labels [n], numbers, text or other hashable values: each part has its share of each label, within one
+            sample.
+        groups: labels [n]: no group is in two parts. Sizes are as close to `parts` as the groups allow.
+        shuffle: assign samples at random; False assigns consecutive samples to each part.
 
     Returns:
-        A `Subset` a part, in a list, or in a dict for a dict. Within each, samples keep their order.
-        Sizes are shares of n rounded by largest remainders.
+        A `Subset` for each part, in a list, or in a dict for a dict. Samples of a part keep their order.
+        Sizes are shares of n, rounded by largest remainders.
 
     Raises:
         ValueError: shares that do not sum to 1, numbers that do not sum to n, labels of another length, or both
             `stratify` and `groups`.
     """
-    selection = selection_of(source, np.arange)  # once for all parts
+    selection = selection_of(source, np.arange)
     n = len(selection.positions)
     shares = list(parts.values()) if isinstance(parts, Mapping) else parts
     sizes, quotas = _sizes(shares, n)
@@ -64,12 +65,12 @@ def folds(
     """Divide a source into k parts for cross-validation; the arguments are those of `split`.
 
     Returns:
-        k pairs (train, valid): every sample is in exactly one `valid`, and in `train` of all other pairs.
+        k pairs (train, valid). Every sample is in one `valid`, and in `train` of the other pairs.
 
     Raises:
         ValueError: k is below 2, or there are fewer than k samples or groups.
     """
-    selection = selection_of(source, np.arange)  # once for all parts
+    selection = selection_of(source, np.arange)
     n = len(selection.positions)
     k = integer("k", k, 2, 2**31)
     if n < k:
@@ -87,7 +88,7 @@ def _subset(selection: Selection, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> 
 
 
 def _sizes(parts: Any, n: int) -> tuple[list[int], list[float]]:
-    """How many samples each part has, and the exact shares of them."""
+    """The number of samples of each part, and the exact quotas before rounding."""
     single = not isinstance(parts, Sequence | np.ndarray)
     shares = [parts] if single else list(parts)
     if not shares or any(isinstance(share, bool | str) or not math.isfinite(share) for share in shares):
@@ -114,7 +115,7 @@ def _sizes(parts: Any, n: int) -> tuple[list[int], list[float]]:
 
 
 def _rounded(quotas: Sequence[float], n: int) -> list[int]:
-    """Whole numbers that sum to n, by largest remainders; of equal ones the first."""
+    """Quotas rounded to whole numbers that sum to n, by largest remainders; the first wins a tie."""
     exact = np.asarray(quotas)
     counts = np.floor(exact + 1e-9).astype(np.int64)
     order = np.argsort(-(exact - counts), kind="stable")
@@ -125,10 +126,10 @@ def _rounded(quotas: Sequence[float], n: int) -> list[int]:
 def _owners(
     n: int, sizes: list[int], quotas: list[float], seed: int, stratify: Any, groups: Any, shuffle: bool
 ) -> Int64:
-    """The part that each sample is in: int64 [n]."""
+    """The part of each sample: int64 [n]."""
     seed = integer("seed", seed, 0, MOST_SEED)
     if stratify is not None and groups is not None:
-        raise ValueError("stratify and groups cannot be had both: a group may hold any mix of labels")
+        raise ValueError("stratify and groups cannot be had both, as a group may have several labels: pass one of them")
     if groups is not None:
         return _by_group(_codes("groups", groups, n), sizes, seed, shuffle)
     rank = _rank(n, seed, shuffle)
@@ -146,18 +147,14 @@ def _owners(
 
 
 def _rank(n: int, seed: int, shuffle: bool) -> Int64:
-    """A random permutation of range(n), or that itself."""
+    """A random permutation of range(n); range(n) without `shuffle`."""
     if not shuffle or not n:
         return np.arange(n, dtype=np.int64)
     return permuted(np.arange(n, dtype=np.uint64), n, derive_keys(_KIND, seed, 0, n)).astype(np.int64)
 
 
 def _codes(name: str, labels: Any, n: int) -> Int64:
-    """Labels as int64 [n] numbers from 0 on.
-
-    Raises:
-        ValueError: another length or shape.
-    """
+    """Labels as numbers from 0 on, int64 [n]."""
     values = to_numpy(labels) if is_tensor(labels) else labels
     if isinstance(values, list | tuple) and not all(isinstance(value, int | float | np.number) for value in values):
         array = np.empty(len(values), object)
@@ -173,20 +170,22 @@ def _codes(name: str, labels: Any, n: int) -> Int64:
 
 
 def _rounded_table(shares: np.ndarray[Any, Any], rows: Int64, columns: Int64, rank: Int64) -> Int64:
-    """Whole numbers, each within one of its share, with given sums of rows and columns: int64 [labels, parts].
+    """Shares rounded to whole numbers, each within one, with given sums of rows and columns: int64 [labels, parts].
 
-    Rows are rounded by largest remainders. Where a column then has too many, units move along a shortest path of parts
-    to one with too few, each within a row that has room: this is controlled rounding as a flow (Cox, "A constructive
-    procedure for unbiased controlled rounding", JASA 1987). A column may end one off its sum where no table fits.
+    Rows are rounded by largest remainders. Then units move from columns with too many to columns with too few, along a
+    shortest path of parts, each within a row that allows it. This is controlled rounding as a flow (Cox, "A
+    constructive procedure for unbiased controlled rounding", JASA 1987). Where no table fits, a column is one off.
 
     Args:
-        shares: float [labels, parts]. rank: int64 [labels], which rows give first.
+        shares: float [labels, parts].
+        rows, columns: the sums.
+        rank: int64 [labels], which rows give units first.
     """
     parts = len(columns)
     low = np.floor(shares + 1e-9).astype(np.int64)
     high = np.ceil(shares - 1e-9).astype(np.int64)
     table = low.copy()
-    # The j-th largest remainder of a row gets a unit where the row has j units to give.
+    # The j-th largest remainder of a row gets a unit if the row has at least j units to give.
     order = np.argsort(-(shares - low), axis=1, kind="stable")
     given = np.arange(parts) < (rows - low.sum(axis=1))[:, None]
     np.put_along_axis(table, order, np.take_along_axis(table, order, 1) + given, 1)
@@ -197,7 +196,7 @@ def _rounded_table(shares: np.ndarray[Any, Any], rows: Int64, columns: Int64, ra
         if path is None:
             return table
         steps = list(itertools.pairwise(path))
-        # No row is in two steps that meet: there a part may either take a unit or give one.
+        # A row is never in two adjacent steps: a part of a row can either take a unit or give one.
         free = [
             by_rank[(table[by_rank, a] > low[by_rank, a]) & (table[by_rank, b] < high[by_rank, b])] for a, b in steps
         ]
@@ -208,7 +207,7 @@ def _rounded_table(shares: np.ndarray[Any, Any], rows: Int64, columns: Int64, ra
 
 
 def _path(surplus: Int64, table: Int64, low: Int64, high: Int64) -> list[int] | None:
-    """The shortest way of a unit from a part that has too many to one that has too few, or None."""
+    """The shortest path of a unit from a part with too many samples to a part with too few, by breadth-first search."""
     parts = len(surplus)
     gives, takes = table > low, table < high
     before = {int(part): -1 for part in np.flatnonzero(surplus > 0)}
@@ -231,10 +230,10 @@ def _path(surplus: Int64, table: Int64, low: Int64, high: Int64) -> list[int] | 
 
 
 def _by_group(codes: Int64, sizes: list[int], seed: int, shuffle: bool) -> Int64:
-    """Groups go to parts from the largest to the smallest, each to the part that lacks most: int64 [n].
+    """The part of each sample, int64 [n]: groups in order of size, the largest first, go to the part that lacks most.
 
     This is longest processing time first (Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math.
-    1969), with all groups of one size at once.
+    1969), for all groups of one size at once.
     """
     counts = np.bincount(codes)
     rank = _rank(len(counts), seed, shuffle)
@@ -243,11 +242,11 @@ def _by_group(codes: Int64, sizes: list[int], seed: int, shuffle: bool) -> Int64
     for size in np.unique(counts)[::-1].tolist():
         groups = np.flatnonzero(counts == size)
         groups = groups[np.argsort(rank[groups])]
-        # What each part lacks before its first, second, ... group of this size: the largest of all get the groups.
+        # lacks[p, j]: what part p lacks before its j-th group of this size. The largest numbers get the groups.
         most = len(groups)
         lacks = lacking[:, None] - size * np.arange(most)
         chosen = np.argsort(-lacks, axis=None, kind="stable")[:most]
-        taken = np.bincount(chosen // most, minlength=len(sizes))
-        owner[groups] = np.repeat(np.arange(len(sizes)), taken)
-        lacking -= size * taken
+        received = np.bincount(chosen // most, minlength=len(sizes))
+        owner[groups] = np.repeat(np.arange(len(sizes)), received)
+        lacking -= size * received
     return owner[codes]

@@ -1,4 +1,4 @@
-"""Subset: some samples of any source, without copying; splits and folds are made of them."""
+"""Subset: some samples of any source, without a copy. Splits and folds are subsets."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,12 +19,12 @@ from warmstore.records.sample_batch import SampleBatch
 @final
 class Subset:
     """The samples of a source at some positions: a source of a `Loader`, `Dataset` or `BatchSampler`, and a map-style
-    data set for torch. Nothing is read before, and nothing copied but the positions.
+    data set for torch. Only the positions are copied.
 
-    Subsets of one `Pipeline`, or of one data set of it, read the same kept samples.
+    Subsets of one `Pipeline`, or of one of its data sets, share the cached samples.
 
     Args:
-        source: as a `Loader` takes it; another Subset too, whose samples are then counted from 0.
+        source: as a `Loader` takes it; or a Subset, whose samples are counted from 0.
         positions: integers [m] in any order, repeats allowed, none negative; or a bool mask [len(source)].
 
     Raises:
@@ -49,7 +49,7 @@ class Subset:
 
     @property
     def positions(self) -> Any:
-        """Where the samples stand in the source: int64 [m], read-only."""
+        """The positions of the samples in the source: int64 [m], read-only."""
         return self.selection.positions
 
     def __len__(self) -> int:
@@ -63,16 +63,16 @@ class Subset:
         return self._source.sample(position)
 
     def __getitems__(self, positions: Any) -> SampleBatch:
-        """Many samples, of which `ws.collate` makes a batch at no cost."""
+        """Many samples, which `ws.collate` turns into a batch at no cost."""
         at = np.asarray(positions, np.int64)
         return SampleBatch(self._source.read_in(getattr(positions, "epoch", 0), at), len(at), positions)
 
 
 def selection_of(source: Any, choose: Callable[[int], Int64]) -> Selection:
-    """What a user selects of a source, or of a subset of it; see `Subset`.
+    """Some samples of a source or of a subset; see `Subset`.
 
     Args:
-        choose: gets the number of samples, and says which of them.
+        choose: returns positions, given the number of samples.
     """
     outer = getattr(source, "selection", None)
     if isinstance(outer, Selection):
@@ -83,14 +83,16 @@ def selection_of(source: Any, choose: Callable[[int], Int64]) -> Selection:
 
 
 def resolve(source: Any) -> Source:
-    """A source of which there can be subsets.
+    """A source with positions.
 
     Raises:
         BadSource: a `Mixture`, or no source.
     """
-    found = source_of(source)
-    if isinstance(found, IterableSource):
-        raise BadSource(f"a {type(source).__name__} gives its samples one after the other and has no positions")
-    if isinstance(found, MixtureSource):
+    resolved = source_of(source)
+    if isinstance(resolved, IterableSource):
+        raise BadSource(
+            f"a {type(source).__name__} is an iterable and has no positions; convert it to a list or a store"
+        )
+    if isinstance(resolved, MixtureSource):
         raise BadSource("a Mixture has an order of its own: make subsets of its sources, and mix those")
-    return found
+    return resolved

@@ -1,17 +1,18 @@
-"""Checks of arguments. Errors quote the wrong value."""
+"""Checks of arguments. Errors quote the invalid value."""
 
 import operator
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
-MOST_SAMPLES = 2**62  # of a source, and places of an epoch: sums of two of them still fit an int64
+MOST_SAMPLES = 2**62  # of a source, and places of an epoch: the sum of two fits an int64
 
 
 def integer(name: str, value: Any, least: int, most: int) -> int:
     """`value` as an int. NumPy's integers are accepted; bools and floats are not.
 
     Raises:
-        ValueError: no integer, or outside [least, most].
+        ValueError: not an integer, or outside [least, most].
     """
     if not isinstance(value, bool):
         try:
@@ -28,6 +29,11 @@ def set_fields(instance: Any, **values: Any) -> None:
     """Set fields of a frozen dataclass, in its `__post_init__`."""
     for name, value in values.items():
         object.__setattr__(instance, name, value)
+
+
+def options_of(instance: Any) -> dict[str, Any]:
+    """The arguments of a dataclass that make an equal instance, by name."""
+    return {option.name: getattr(instance, option.name) for option in fields(instance) if option.init}
 
 
 _OTHER_NAMES = {
@@ -53,9 +59,9 @@ def refuse(name: str, unknown: Mapping[str, object]) -> None:
 
 
 def _power(number: int) -> str:
-    """2**62 rather than nineteen digits."""
-    for less, text in ((0, ""), (1, " - 1")):
-        bits = (number + less).bit_length() - 1
-        if bits >= 32 and number + less == 1 << bits:
+    """A number, as "2**62" or "2**62 - 1" where it is a large power of two or one less."""
+    for added, text in ((0, ""), (1, " - 1")):
+        bits = (number + added).bit_length() - 1
+        if bits >= 32 and number + added == 1 << bits:
             return f"2**{bits}{text}"
     return f"{number:,}"

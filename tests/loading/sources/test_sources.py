@@ -335,6 +335,8 @@ def test_data_sets_of_torch() -> None:
     assert batch_of(both)[1].tolist() == [2, 0, 19, 2]
     mixed = ConcatDataset([[np.zeros(2)] * 3, [np.zeros(3)] * COUNT])
     assert [len(row) for row in batch_of(mixed)] == [3, 2, 3, 3]
+    absent = ConcatDataset([np.ma.MaskedArray(np.zeros(3), [True, False, False]), np.zeros(COUNT)])
+    assert np.ma.getmaskarray(batch_of(absent)).tolist() == [False, True, False, False]
 
 
 def test_a_data_set_that_derives_from_torchs_is_asked_itself() -> None:

@@ -78,7 +78,7 @@ def test_batches_that_accelerate_shards_are_those_of_all_ranks(monkeypatch: pyte
     whole = [at for pair in zip(*found, strict=True) for batch in pair for at in batch]
     assert whole[:43] == ORDER.indices(0, 43, 43, 0).tolist()
     said = [record.getMessage() for record in caplog.records]
-    assert said == ["accelerate shards the batches over its ranks, so that their BatchSampler does not"] * 2
+    assert said == ["accelerate shards the batches over its ranks, so the BatchSampler does not"] * 2
 
 
 def test_a_rank_that_was_passed_is_not_sharded_again() -> None:

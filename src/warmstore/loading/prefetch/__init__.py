@@ -1,1 +1,1 @@
-"""Batches built ahead of their use, by threads or processes, and moved to where they are used."""
+"""Batches built ahead by threads or processes, and their transfer to devices."""

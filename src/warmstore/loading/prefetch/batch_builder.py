@@ -1,6 +1,6 @@
-"""Building a batch of a task: read, collated, padded, transformed. The same in any thread and any process.
+"""BatchBuilder: builds the batch of a task: reads, collates, marks and transforms it, in any thread or process.
 
-What builds batches is a value that a pickle carries; it knows nothing of the loader that asked for them.
+A builder can be pickled, and has no reference to the loader.
 """
 
 from collections.abc import Callable
@@ -16,16 +16,13 @@ from warmstore.loading.steps.shard import RankStep
 from warmstore.records.sample_batch import SampleBatch
 
 VALID = "valid"
-"""The key of the mask in batches that may hold repeated rows: bool [rows], False for those."""
+"""The key of the mask in batches that may have repeated rows: bool [rows], False for repeated rows."""
 
 OnError = Callable[[Exception, int], Any]
 
 
 class Task(NamedTuple):
-    """What a batch is made from.
-
-    positions: of its samples, int64 [batch]; the samples themselves where the source is an iterable.
-    """
+    """A batch to build. positions: of its samples, int64 [batch]; for an iterable source a list of the samples."""
 
     epoch: int
     step: RankStep
@@ -33,7 +30,7 @@ class Task(NamedTuple):
 
 
 class Built(NamedTuple):
-    """A batch, how many rows at its end are repeated, and the bad samples it lacks, each with what was wrong."""
+    """A batch, the number of repeated rows at its end, and its skipped samples: position and error."""
 
     batch: Any
     padded: int
@@ -44,9 +41,8 @@ class Built(NamedTuple):
 class BatchBuilder:
     """Builds batches.
 
-    source: what is read. collation, transform, random, seed, on_error: as a `Loader` has them. marks: add the mask of
-    repeated rows to batches that are dicts. fills: batches keep their size where samples are skipped. send: what a
-    transfer does where a batch was made, or None.
+    collation, transform, random, seed, on_error: as in `Loader`. marks: add the mask of repeated rows to batches that
+    are dicts. fills: fill up batches with skipped samples to their size. send: `DeviceTransfer.send`, or None.
     """
 
     source: Source
@@ -60,28 +56,33 @@ class BatchBuilder:
     send: Callable[[Any], Any] | None
 
     def __call__(self, task: Task) -> Built:
-        """The batch of one task, as NumPy arrays unless it is transformed or sent."""
+        """The batch of a task, as NumPy arrays unless it is transformed or sent."""
         epoch, step, positions = task
         try:
             batch, kept, skipped = self._read(epoch, positions)
             real = step.last - step.first
-            if kept is None and not self.marks:  # most batches: no mask is made of them
+            if kept is None and not self.marks:  # most batches: no mask is computed
                 return Built(self._finish(batch, None, epoch, step), len(positions) - real, skipped)
             rows = np.arange(len(positions)) if kept is None else kept
-            # Of samples that fill up for skipped ones the first one has its row already.
+            # The first row of a sample that fills up is not repeated.
             valid = (rows < real) & (np.diff(rows, prepend=-1) > 0)
             return Built(self._finish(batch, valid, epoch, step), len(rows) - int(valid.sum()), skipped)
         except Exception as error:
-            error.add_note(_where(task))
+            samples = positions.tolist() if isinstance(positions, np.ndarray) else len(positions)
+            what = f"positions {samples!r:.120}" if isinstance(samples, list) else f"{samples} samples"
+            error.add_note(
+                f"warmstore: in the batch of epoch {epoch}, places {step.first:,} to {step.last:,}, which has the "
+                f"{what}. The loader's state is before this batch"
+            )
             raise
 
     def finish(self, samples: Any) -> Any:
-        """The batch of a list of samples that somebody else has read, as of the start of epoch 0."""
+        """The batch of a list of samples, as at the start of epoch 0."""
         count = len(samples)
         return self._finish(stack(samples), np.ones(count, np.bool_), 0, RankStep(0, count, count))
 
     def _finish(self, batch: Any, valid: np.ndarray[Any, np.dtype[np.bool_]] | None, epoch: int, step: RankStep) -> Any:
-        """Collate, mark, transform and send what was read."""
+        """Collate, mark, transform and send a batch."""
         if not self.collation.does_nothing:
             batch = self.collation(batch)
         if self.marks and valid is not None and isinstance(batch, dict):
@@ -92,7 +93,7 @@ class BatchBuilder:
         return batch if self.send is None else self.send(batch)
 
     def _read(self, epoch: int, positions: Any) -> tuple[Any, np.ndarray[Any, Any] | None, list[tuple[int, str]]]:
-        """The samples at some positions, which of them they are (None for all), and those that were skipped."""
+        """The samples at some positions, the indices of the samples that were read (None for all), and the skipped."""
         try:
             return self.source.read_in(epoch, positions), None, []
         except MemoryError:
@@ -100,51 +101,40 @@ class BatchBuilder:
         except Exception as error:
             if self.on_error == "raise":
                 raise
-            found = self._read_one_by_one(epoch, positions)
-            kept = np.array([at for at, (sample, _) in enumerate(found) if sample is not None], np.int64)
+            samples = self._read_one_by_one(epoch, positions)
+            kept = np.array([at for at, (sample, _) in enumerate(samples) if sample is not None], np.int64)
             if not len(kept):
                 error.add_note("warmstore: every sample of the batch is bad, so none can be skipped")
                 raise
             if self.fills:
                 kept = np.append(kept, np.full(len(positions) - len(kept), kept[-1]))
-            skipped = [(int(positions[at]), said) for at, (sample, said) in enumerate(found) if sample is None]
-            if any(sample is not None and said for sample, said in found):  # some were replaced
-                samples = [sample for sample, _ in found]
-                return stack([samples[at][0] for at in kept.tolist()]), kept, skipped
+            skipped = [(int(positions[at]), message) for at, (sample, message) in enumerate(samples) if sample is None]
+            if any(sample is not None and message for sample, message in samples):  # some samples were replaced
+                return stack([samples[at][0][0] for at in kept.tolist()]), kept, skipped
         return self.source.read_in(epoch, positions[kept]), kept, skipped
 
     def _read_one_by_one(self, epoch: int, positions: Any) -> list[tuple[Any, str]]:
-        """For every position a sample in a list, or None for a bad one; and what was wrong with it, or ""."""
-        found: list[tuple[Any, str]] = []
+        """For every position a list of the sample, or None for a skipped sample; and the error message, or ""."""
+        samples: list[tuple[Any, str]] = []
         for at in range(len(positions)):
             try:
-                found.append((SampleBatch(self.source.read_in(epoch, positions[at : at + 1]), 1), ""))
+                samples.append((SampleBatch(self.source.read_in(epoch, positions[at : at + 1]), 1), ""))
             except MemoryError:
                 raise
             except Exception as error:
-                said = f"{type(error).__name__}: {error}"
-                other = None if isinstance(self.on_error, str) else self.on_error(error, int(positions[at]))
-                found.append((None if other is None else [other], said))
-        return found
+                replacement = None if isinstance(self.on_error, str) else self.on_error(error, int(positions[at]))
+                samples.append((None if replacement is None else [replacement], f"{type(error).__name__}: {error}"))
+        return samples
 
 
 def marked(batch: dict[str, Any], valid: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:
     """A batch with the mask of its repeated rows.
 
     Raises:
-        SchemaMismatch: it has a value of that name already.
+        SchemaMismatch: the batch has a value with the name of the mask.
     """
     if VALID in batch:
-        raise SchemaMismatch(f"batches have {VALID!r} already, which is the mask of repeated rows: rename it")
+        raise SchemaMismatch(
+            f"batches have {VALID!r} already, the name of the mask of repeated rows: rename that field"
+        )
     return {**batch, VALID: valid}
-
-
-def _where(task: Task) -> str:
-    epoch, step, positions = task
-    known = (
-        f"positions {positions.tolist()!r:.120}" if isinstance(positions, np.ndarray) else f"{len(positions)} samples"
-    )
-    return (
-        f"warmstore: in the batch of epoch {epoch}, places {step.first:,} to {step.last:,}, which holds the {known}. "
-        "The loader stands before it"
-    )

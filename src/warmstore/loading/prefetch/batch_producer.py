@@ -1,6 +1,6 @@
 """BatchProducer: builds the batches of tasks, in order, in the caller's thread, in worker threads or in processes.
 
-Threads belong to one iteration and end with it. Worker processes are started once and live until `close`.
+Threads end with their iteration. Worker processes live until `close`.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -9,11 +9,36 @@ from dataclasses import replace
 from typing import Any
 
 from warmstore.loading.prefetch.batch_builder import BatchBuilder, Built, Task
-from warmstore.loading.prefetch.loader_iteration import LoaderIteration
 from warmstore.loading.prefetch.process_prefetcher import ProcessPrefetcher
 from warmstore.loading.prefetch.thread_prefetcher import ThreadPrefetcher
 
 Batches = Generator[tuple[Task, Built], None, None]
+
+
+class LoaderIteration:
+    """One `for` over a loader, which the loader ends when it is closed or loads a state.
+
+    prefetcher: its worker threads, if any. is_forked: this is a copy in a forked child, without threads and prefetched
+    batches. has_begun: whether the first `next` was called.
+    """
+
+    def __init__(self) -> None:
+        self.prefetcher: ThreadPrefetcher | None = None
+        self.is_forked = False
+        self.has_begun = False
+        self._reason: Exception | None = None
+
+    def end(self, reason: str, kind: type[Exception] = RuntimeError) -> None:
+        """Stop the threads, and make `check` raise."""
+        self._reason = kind(reason)
+        prefetcher, self.prefetcher = self.prefetcher, None
+        if prefetcher is not None:
+            prefetcher.close()
+
+    def check(self) -> None:
+        """Raise the reason if the iteration was ended."""
+        if self._reason is not None:
+            raise self._reason
 
 
 class BatchProducer:
@@ -44,35 +69,25 @@ class BatchProducer:
         """The tasks and their batches.
 
         Args:
-            iteration: that asks for them.
-            others: iterations of the same loader. Only one can use the worker processes: those are ended.
+            iteration: the iteration that reads the batches.
+            others: iterations of the same loader, which are ended if processes are used: only one can use them.
             started: called once threads or processes are running.
         """
-        if self._processes:
-            return self._built_by_processes(build, tasks, iteration, others, started)
-        return self._built_by_threads(build, tasks, iteration, started) if self.threads else _built_here(build, tasks)
-
-    def _built_by_threads(
-        self, build: BatchBuilder, tasks: Iterator[Task], iteration: LoaderIteration, started: Callable[[], None]
-    ) -> Batches:
-        prefetcher = iteration.prefetcher = ThreadPrefetcher(self.threads)
-        started()
-        with closing(prefetcher):
-            yield from prefetcher.ahead(build, tasks, self._prefetch)
-
-    def _built_by_processes(
-        self,
-        build: BatchBuilder,
-        tasks: Iterator[Task],
-        iteration: LoaderIteration,
-        others: Iterable[LoaderIteration],
-        started: Callable[[], None],
-    ) -> Batches:
+        if not self._processes and not self.threads:
+            for task in tasks:
+                yield task, build(task)
+            return
+        if not self._processes:
+            prefetcher = iteration.prefetcher = ThreadPrefetcher(self.threads)
+            started()
+            with closing(prefetcher):
+                yield from prefetcher.ahead(build, tasks, self._prefetch)
+            return
         for other in others:
             if other is not iteration and other.has_begun:
                 other.end("another `for` has taken over the worker processes of this one")
         if self._pool is None:
-            without_send = replace(build, send=None)  # CUDA does not survive a fork
+            without_send = replace(build, send=None)  # CUDA cannot be used after a fork
             self._pool = ProcessPrefetcher(self._processes, without_send, self._prefetch, self._start_method)
         started()
         send = build.send
@@ -80,25 +95,20 @@ class BatchProducer:
             for task, built in self._pool.ahead(tasks):
                 yield task, built if send is None else built._replace(batch=send(built.batch))
         except Exception:
-            self.close()  # one process that died takes the others along
+            self.close()  # after a process died, torch's DataLoader cannot be used
             raise
 
     def close(self) -> None:
-        """End the worker processes. The next call of `batches` starts new ones."""
+        """End the worker processes. The next call of `batches` starts new processes."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
 
     def after_fork(self) -> None:
-        """In a forked child: the worker processes stay with the parent."""
+        """In a forked child, leave the worker processes to the parent."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.forget()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_pool": None}
-
-
-def _built_here(build: BatchBuilder, tasks: Iterator[Task]) -> Batches:
-    for task in tasks:
-        yield task, build(task)

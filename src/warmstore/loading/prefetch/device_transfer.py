@@ -1,6 +1,6 @@
-"""Where batches go: NumPy arrays as they are, torch tensors, JAX arrays, or a device, ahead of their use.
+"""Transfer of batches: to torch tensors, JAX arrays or a device, ahead of their use.
 
-Everything here maps over the leaves of a batch. What is no array (text, bytes, numbers, JSON values) stays what it is.
+Transfers map over the leaves of a batch. Text, bytes, numbers and JSON values stay unchanged.
 """
 
 import sys
@@ -13,28 +13,28 @@ from warmstore.records.framework_arrays import host_array_of, imported, jax_arra
 
 
 class DeviceTransfer(ABC):
-    """Brings batches to where they are used."""
+    """A transfer in two steps. ahead: whether `send` should run in a worker thread."""
 
-    ahead = False  # whether it is worth a thread of its own
+    ahead = False
 
     @abstractmethod
     def send(self, batch: Any) -> Any:
-        """Called where the batch was made, perhaps in a worker thread, some time before its use."""
+        """Start the transfer of a batch, in the thread that built it."""
 
     def receive(self, sent: Any) -> Any:
-        """Called where the batch is used, in the caller's thread, just before."""
+        """Finish the transfer, in the caller's thread just before the batch is handed out."""
         return sent
 
 
 def transfer_to(to: Any) -> DeviceTransfer | None:
-    """What a user's `to=` means; None where batches stay as they are.
+    """The transfer for a `to` argument; None for "numpy".
 
     Args:
         to: "numpy", "torch", "jax", a torch device or its name such as "cuda:0", or a JAX device or sharding.
 
     Raises:
-        NotInstalled: torch or JAX is needed and not there.
-        ValueError: something else.
+        NotInstalled: torch or JAX is needed and not installed.
+        ValueError: any other value.
     """
     if to == "numpy" or to is None:
         return None
@@ -59,14 +59,14 @@ def transfer_to(to: Any) -> DeviceTransfer | None:
 
 
 class ToTorch(DeviceTransfer):
-    """Tensors over the same memory. Only what is read-only is copied, as torch has no read-only tensors."""
+    """Tensors over the same memory. Read-only arrays are copied, as torch has no read-only tensors."""
 
     def send(self, batch: Any) -> Any:
         return mapped(tensor_of, batch)
 
 
 class ToDevice(DeviceTransfer):
-    """Tensors on a device that copies from memory at once, such as the CPU."""
+    """Tensors on a device with synchronous copies, such as the CPU."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
@@ -76,10 +76,10 @@ class ToDevice(DeviceTransfer):
 
 
 class ToCuda(DeviceTransfer):
-    """Tensors on a GPU, copied from pinned memory on a stream of their own.
+    """Tensors on a GPU, copied from pinned memory on a separate stream.
 
-    `receive` makes the caller's current stream wait for the copy, not the caller; and tells the allocator which stream
-    uses the tensors, so that their memory is not given to the next copy too early.
+    `receive` makes the caller's current stream wait for the copy, and records that stream for the tensors, so that the
+    allocator does not reuse their memory too early.
     """
 
     ahead = True
@@ -103,11 +103,17 @@ class ToCuda(DeviceTransfer):
         batch, copied = sent
         current = self._cuda.current_stream(self._device)
         current.wait_event(copied)
-        return mapped(lambda value, name: _used_by(value, current), batch)
+
+        def record(value: Any, name: str) -> Any:
+            if is_tensor(value) and value.is_cuda:
+                value.record_stream(current)
+            return value
+
+        return mapped(record, batch)
 
     def _move(self, value: Any, name: str) -> Any:
         tensor = tensor_of(value, name)
-        # The allocator of pinned memory waits for the copy before it hands the memory out again.
+        # The allocator of pinned memory waits for the copy before it reuses the memory.
         pinned = tensor if tensor.device.type != "cpu" else tensor.pin_memory()
         return pinned.to(self._device, non_blocking=True)
 
@@ -115,8 +121,8 @@ class ToCuda(DeviceTransfer):
 class ToJax(DeviceTransfer):
     """JAX arrays on the default device, or on the device or sharding given.
 
-    Where a sharding has devices of other processes, a batch is this process's part of a global array: all processes'
-    rows one after the other (`jax.make_array_from_process_local_data`).
+    If a sharding has devices of other processes, a batch is this process's rows of a global array
+    (`jax.make_array_from_process_local_data`).
     """
 
     ahead = True
@@ -142,15 +148,9 @@ class ToJax(DeviceTransfer):
                 raise
             raise SchemaMismatch(
                 f"{name or 'the batch'} has {len(value):,} rows here, which the sharding cannot split evenly: {error}. "
-                'With uneven="full" every batch has batch_size rows, the repeated ones marked; with "drop" the rest is '
-                "left out. The batch_size must be a multiple of this process's devices"
+                'Pass uneven="full" to give every batch batch_size rows, or "drop" to leave the rest out, and a '
+                "batch_size that is a multiple of this process's devices"
             ) from None
-
-
-def _used_by(value: Any, stream: Any) -> Any:
-    if is_tensor(value) and value.is_cuda:
-        value.record_stream(stream)
-    return value
 
 
 def _to_device(device: Any) -> DeviceTransfer:

@@ -1,6 +1,6 @@
-"""Worker processes that make batches ahead of their use, by torch's DataLoader: for samples that Python code makes.
+"""ProcessPrefetcher: worker processes of torch's DataLoader that build batches ahead, for sources that are Python code.
 
-They live from the first epoch on until the loader is closed. Batches come back in shared memory.
+Processes live from the first epoch until the loader is closed. They return batches in shared memory.
 """
 
 import warnings
@@ -22,14 +22,15 @@ _inherited: list[Any] = []
 
 
 class ProcessPrefetcher:
-    """So many processes. `close` ends them.
+    """Worker processes. `close` ends them.
 
     Args:
-        workers: at least 1. prefetch: batches made ahead at most, rounded up to a multiple of the workers.
-        start_method: "fork", "spawn", "forkserver", or None for Python's own choice.
+        workers: the number of processes, at least 1.
+        prefetch: the most batches built ahead, rounded up to a multiple of the workers.
+        start_method: "fork", "spawn", "forkserver", or None for Python's default.
 
     Raises:
-        NotInstalled: torch is not there.
+        NotInstalled: torch is not installed.
     """
 
     def __init__(self, workers: int, make: BatchBuilder, prefetch: int, start_method: str | None) -> None:
@@ -45,7 +46,7 @@ class ProcessPrefetcher:
                 prefetch_factor=-(-prefetch // workers),
                 persistent_workers=True,
                 multiprocessing_context=start_method,
-                generator=torch.Generator(),  # the program's own would be drawn from
+                generator=torch.Generator(),  # the default would draw from the program's generator
             )
 
     def ahead(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Built], None, None]:
@@ -62,21 +63,21 @@ class ProcessPrefetcher:
             del built
 
     def close(self) -> None:
-        """End the processes, after they have finished what they do."""
+        """End the processes, once they have finished their batches."""
         loader, self._loader = self._loader, None
         running = getattr(loader, "_iterator", None)
-        if running is not None:  # a `for` or the traceback of an error may hold it still
+        if running is not None:  # a `for` or a traceback may keep the iterator alive
             running._shutdown_workers()
             forget_segments([worker.pid for worker in running._workers])
 
     def forget(self) -> None:
-        """In a forked child: leave the processes alone. Collecting torch's loader there would end them."""
+        """In a forked child, keep torch's loader alive: collecting it would end the parent's processes."""
         _inherited.append(self._loader)
         self._loader = None
 
 
 class _Tasks:
-    """What torch's DataLoader takes for a sampler: the tasks of one iteration, then one None for every worker."""
+    """A sampler for torch's DataLoader: the tasks of one iteration, then one None for every worker."""
 
     def __init__(self, workers: int) -> None:
         self.drawn: deque[Task | None] = deque()
@@ -88,14 +89,14 @@ class _Tasks:
         self._tasks = tasks
 
     def __iter__(self) -> Iterator[Task | None]:
-        # They go to the workers in turn, so each gets one of the last.
+        # Workers take tasks in turn, so each gets one None.
         for task in chain(self._tasks, repeat(None, self._workers)):
             self.drawn.append(task)
             yield task
 
 
 class _Batches:
-    """What torch's DataLoader takes for a data set: batches by their task."""
+    """A data set for torch's DataLoader: batches by their task."""
 
     def __init__(self, make: BatchBuilder) -> None:
         self._make = make
@@ -113,7 +114,7 @@ class _Batches:
 @contextmanager
 def _without_advice() -> Iterator[None]:
     with warnings.catch_warnings():
-        # It thinks that more workers than cores are a mistake.
+        # torch warns of more workers than cores.
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         yield
 
@@ -123,9 +124,9 @@ def _as_it_is(value: Any) -> Any:
 
 
 class _Shared:
-    """An array on its way from one process to another, as a tensor, whose memory torch moves where both have it."""
+    """An array as a tensor, which torch sends to another process in shared memory."""
 
-    device = dtype = None  # what `mapped` takes for an array has these
+    device = dtype = None  # `mapped` treats objects with these attributes as arrays
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor

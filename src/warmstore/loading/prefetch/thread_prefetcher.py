@@ -1,7 +1,4 @@
-"""Worker threads that make batches ahead of their use, in order and boundedly many.
-
-They live as long as one `for` does: whoever leaves it, in whatever way, finds them gone.
-"""
+"""ThreadPrefetcher: worker threads that build a bounded number of batches ahead, in order, and end with their `for`."""
 
 import os
 import threading
@@ -20,7 +17,7 @@ _here = threading.local()
 
 
 class ThreadPrefetcher:
-    """So many threads for one iteration. `close` ends them and waits until they are gone."""
+    """Worker threads of one iteration. `close` ends them and waits for their end."""
 
     def __init__(self, workers: int) -> None:
         self._pid = os.getpid()
@@ -30,10 +27,10 @@ class ThreadPrefetcher:
     def ahead(
         self, make: Callable[[Task], Made], tasks: Iterator[Task], depth: int
     ) -> Generator[tuple[Task, Made], None, None]:
-        """Yield every task with what `make` makes of it, in order; at most `depth` are begun beyond the one yielded.
+        """Yield every task with the result of `make`, in order, with at most `depth` tasks begun ahead.
 
         Raises:
-            Closed: the crew was closed meanwhile.
+            Closed: the prefetcher was closed.
         """
         waiting: deque[tuple[Task, Future[Made]]] = deque()
         for task in islice(tasks, depth):
@@ -44,8 +41,8 @@ class ThreadPrefetcher:
                 made = future.result()
             except CancelledError:
                 if not future.cancelled():
-                    raise  # what was called to make it raised this
-                raise Closed("the loader was closed while a batch was waited for") from None
+                    raise  # `make` raised it
+                raise Closed("the loader was closed while its `for` waited for a batch") from None
             del future
             for following in islice(tasks, 1):
                 waiting.append((following, self._begin(make, following)))
@@ -56,16 +53,16 @@ class ThreadPrefetcher:
         try:
             return self._pool.submit(make, task)
         except RuntimeError as error:
-            raise Closed(f"the loader was closed while its batches were wanted: {error}") from None
+            raise Closed(f"the loader was closed while its `for` was running: {error}") from None
 
     def close(self) -> None:
-        """Forget what waits, finish what is being made, and end the threads."""
+        """Cancel waiting tasks, finish running ones, and end the threads."""
         if self._closed:
-            return  # at the end of the program not even modules may be left by the time a `for` is taken apart
+            return  # generators may be closed at exit, when modules are cleared already
         self._closed = True
         if self._pid != os.getpid():
-            return  # a forked child has none of the threads, and perhaps their locks
-        # The garbage collector may come here in one of the threads, which cannot wait for itself.
+            return  # a forked child has none of the threads, but may have their locks
+        # The garbage collector may call this in a worker thread, which cannot wait for itself.
         self._pool.shutdown(wait=not getattr(_here, "is_worker", False), cancel_futures=True)
 
 

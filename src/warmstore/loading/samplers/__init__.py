@@ -1,1 +1,1 @@
-"""Which sample stands at which place of an epoch, as a function of the place."""
+"""Samplers: the sample at a place of an epoch, as a function of the place."""

@@ -1,7 +1,7 @@
-"""Batches of an order, generated several at a time, so that they share the cost of a call.
+"""Positions of several batches computed in one call of a sampler.
 
-A shuffle takes 4 µs for the 256 places of a batch, and the call 5 µs. More places at once would delay the batch that
-waits for all of them.
+A shuffle takes 4 µs for the 256 places of a batch, and the call itself 5 µs. A call for too many places would delay the
+first batch.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,8 +13,8 @@ from warmstore.errors import PositionError
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.samplers.sampler import BLOCK, Sampler
 
-AHEAD = BLOCK // 4  # positions generated in 30 µs
-FIRST = 512  # places generated together at the start of an epoch; the number then doubles up to AHEAD
+AHEAD = BLOCK // 4  # the most places of a call, which takes 30 µs
+FIRST = 512  # places of the first call of an epoch; the number doubles up to AHEAD
 
 
 def batched_indices(
@@ -23,13 +23,12 @@ def batched_indices(
     """Yield `sampler.indices(first, last, n, epoch)` for every span (first, last), in turn.
 
     Args:
-        spans: places of that epoch. They may have gaps, as those of one rank among many do, or be endless; those of
-            up to about `ahead` places are taken at once.
-        ahead: how many places to generate together; 1 for one span after the other.
+        spans: places of the epoch, with gaps or without, finitely many or not.
+        ahead: the most places of a call; 1 computes each span alone.
 
     Raises:
-        PositionError: a span that ends before it begins, or is outside the epoch; when its turn comes to be computed.
-        ValueError: as of `Sampler.indices`.
+        PositionError: a span that ends before it begins, or is outside the epoch; raised when it is computed.
+        ValueError: as `Sampler.indices`.
     """
     waiting: list[tuple[int, int]] = []
     count, together = 0, min(FIRST, ahead)
@@ -46,7 +45,7 @@ def batched_indices(
 
 
 def _together(sampler: Sampler, spans: list[tuple[int, int]], n: int, epoch: int) -> Iterator[Int64]:
-    if all(one[1] == other[0] for one, other in pairwise(spans)):
+    if all(span[1] == following[0] for span, following in pairwise(spans)):
         found = sampler.indices(spans[0][0], spans[-1][1], n, epoch)
     else:
         found = sampler.at(np.concatenate([np.arange(first, last) for first, last in spans]), n, epoch)

@@ -1,6 +1,6 @@
-"""Length bucketing: a shuffled order whose batches hold samples of about the same length.
+"""Length bucketing: a shuffled order whose batches have samples of about the same length.
 
-The order stays arithmetic. It is made of pools, and what stands at a place needs its pool only.
+The order consists of pools, and the position at a place is computed from its pool alone.
 """
 
 from dataclasses import KW_ONLY, dataclass, field
@@ -14,40 +14,39 @@ from warmstore.loading.samplers.counter_rng import MOST_SEED, Int64, UInt64, der
 from warmstore.loading.samplers.lengths import describe_numbers, lengths_of
 from warmstore.loading.samplers.permutation import permuted
 from warmstore.loading.samplers.sampler import Sampler
-from warmstore.loading.validation import MOST_SAMPLES, integer, set_fields
+from warmstore.loading.validation import MOST_SAMPLES, integer, options_of, set_fields
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Bucketed(Sampler):
-    """Every sample once, neighbours of about the same length: batches that are padded waste less.
+    """Every sample once, in groups of about the same length, so that padded batches waste less.
 
     The shuffled order is cut into pools of `size * groups` places. Each pool is sorted by length, samples of one length
     in their shuffled order, and cut into groups of `size`. The groups of a pool are shuffled. The last n mod `size`
-    samples of the shuffled order, whatever their lengths, are a short group at the end of the epoch, so that leaving
-    it out (uneven="drop") favours no length.
+    samples of the shuffled order are a short group at the end of the epoch, so that leaving them out (uneven="drop")
+    favours no length.
 
-    Of 20,000 log-normal lengths (sigma 0.8) in batches of 32, 75 % of a plainly shuffled epoch is padding; 34 % with 10
-    groups in a pool, 13 % with 50 and 5 % with 200.
+    Of 20,000 log-normal lengths (sigma 0.8) in batches of 32, padding is 75 % of a shuffled epoch, 34 % with 10 groups
+    in a pool, 13 % with 50 and 5 % with 200.
 
     This is group_by_length of Hugging Face transformers (`get_length_grouped_indices` sorts "mega-batches" of 50
-    batches), with the groups shuffled as fairseq shuffles its length-sorted batches. More groups waste less padding and
-    mix less: a sample meets only samples of its pool.
+    batches), with shuffled groups as in fairseq. More groups waste less padding and mix less: a batch has samples of
+    one pool.
 
-    Any place costs its pool: O(size * groups) time and memory, of which the pool that was used last is kept. So ranks,
-    resuming and other batch sizes work as with `Shuffle`; groups are whole batches where `size` is a multiple of
-    batch size x world size.
+    A place costs its pool: O(size * groups) time and memory. The last pool is cached. Ranks, resuming and other batch
+    sizes work as with `Shuffle`. Groups are whole batches if `size` is a multiple of batch size x world size.
 
     Args:
         lengths: [n] integers, none negative: the length of each sample. They are copied.
-        size: samples that stay together: batch size x world size.
+        size: samples of a group: batch size x world size.
         seed: an integer from 0 to 2**64 - 1.
         groups: groups in a pool.
-        shuffle: False takes pools in the order of the source, and puts the groups of a pool in order of length, the
-            longest first. All epochs are alike then.
+        shuffle: False takes pools in the order of the source, and the groups of a pool in order of length, the longest
+            first. All epochs are then equal.
 
     Raises:
-        ValueError: other lengths, size, seed or groups; in use, an n that is not the number of lengths.
+        ValueError: invalid lengths, size, seed or groups; in use, an n that is not the number of lengths.
     """
 
     lengths: ArrayLike
@@ -56,7 +55,7 @@ class Bucketed(Sampler):
     seed: int = 0
     groups: int = 50
     shuffle: bool = True
-    _short: np.ndarray[Any, Any] = field(init=False, repr=False)  # the lengths in as few bytes as hold them
+    _short: np.ndarray[Any, Any] = field(init=False, repr=False)  # the lengths in the smallest unsigned dtype
     _described: dict[str, Any] = field(init=False, repr=False)
     _last: tuple[tuple[int, int], Int64] | None = field(init=False, repr=False)  # a pool by (epoch, number)
 
@@ -67,21 +66,19 @@ class Bucketed(Sampler):
         seed = integer("seed", self.seed, 0, MOST_SEED)
         if not isinstance(self.shuffle, bool):
             raise ValueError(f"shuffle must be True or False; got {self.shuffle!r:.80}")
-        # NumPy sorts 8 and 16 bits by radix, ten times as fast.
+        # NumPy sorts 8 and 16 bits with radix sort, ten times as fast.
         short = lengths.astype(np.min_scalar_type(int(lengths.max(initial=0))))
-        described = describe_numbers(lengths)
         set_fields(self, lengths=lengths, size=size, groups=groups, seed=seed)
-        set_fields(self, _short=short, _described=described, _last=None)
+        set_fields(self, _short=short, _described=describe_numbers(lengths), _last=None)
 
     @property
     def shuffles(self) -> bool:
-        """Whether it was made with shuffle=True."""
+        """The option `shuffle`."""
         return self.shuffle
 
     def describe(self) -> dict[str, Any]:
-        """Kind and options as JSON keeps them; of the lengths their number and a BLAKE2b hash."""
-        options = {"size": self.size, "seed": self.seed, "groups": self.groups, "shuffle": self.shuffle}
-        return {"kind": "bucketed", "lengths": dict(self._described), **options}
+        """Kind and options as JSON values; for lengths their number and a BLAKE2b hash."""
+        return {**super().describe(), "lengths": dict(self._described)}
 
     def __eq__(self, other: object) -> bool:
         return self.describe() == other.describe() if isinstance(other, Bucketed) else NotImplemented
@@ -90,8 +87,7 @@ class Bucketed(Sampler):
         return hash((self._described["digest"], self.size, self.seed, self.groups, self.shuffle))
 
     def __reduce__(self) -> Any:
-        make = partial(Bucketed, seed=self.seed, groups=self.groups, shuffle=self.shuffle)
-        return make, (self.lengths, self.size)
+        return partial(Bucketed, **options_of(self)), ()
 
     def _length(self, n: int) -> int:
         if n != len(self._short):
@@ -102,25 +98,24 @@ class Bucketed(Sampler):
         pool_size = min(self.size * self.groups, max(n, 1))
         pools = places // np.uint64(pool_size)
         within = (places - pools * np.uint64(pool_size)).astype(np.int64)
-        found = np.empty(len(places), np.int64)
+        positions = np.empty(len(places), np.int64)
         for number in np.unique(pools).tolist():
-            own = pools == number
-            found[own] = self._pool(number, pool_size, n, epoch)[within[own]]
-        return found
+            in_pool = pools == number
+            positions[in_pool] = self._pool(number, pool_size, n, epoch)[within[in_pool]]
+        return positions
 
     def _pool(self, number: int, pool_size: int, n: int, epoch: int) -> Int64:
         """The positions of one pool in their order: int64 [pool_size], or fewer in the last pool."""
-        known = self._last  # read once: another thread may replace it
-        if known is not None and known[0] == (epoch, number):
-            return known[1]
+        last = self._last  # read once: another thread may replace it
+        if last is not None and last[0] == (epoch, number):
+            return last[1]
         first = number * pool_size
         members = np.arange(first, min(first + pool_size, n), dtype=np.uint64)
         if self.shuffle:
             members = permuted(members, n, derive_keys("bucketed", self.seed, epoch, n))
         whole = len(members) // self.size
-        sorted_ = members[: whole * self.size]
-        rest = members[whole * self.size :]
-        grouped = sorted_[np.argsort(self._short[sorted_], kind="stable")].reshape(whole, self.size)
+        grouped, rest = members[: whole * self.size], members[whole * self.size :]
+        grouped = grouped[np.argsort(self._short[grouped], kind="stable")].reshape(whole, self.size)
         if self.shuffle:
             drawn = random_bits(
                 np.arange(number * self.groups, number * self.groups + whole, dtype=np.uint64),

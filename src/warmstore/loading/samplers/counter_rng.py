@@ -1,7 +1,6 @@
 """Counter-based random numbers: each draw is a function of its place in the epoch.
 
-A sequential generator needs all earlier draws first. A draw here needs only its place, so a loader resumes at any step
-and on any rank at no cost.
+No earlier draws are needed, so a loader resumes at any step and on any rank at no cost.
 """
 
 import hashlib
@@ -22,9 +21,9 @@ _LOW_HALF = np.uint64(2**32 - 1)
 
 
 def derive_keys(kind: str, seed: int, epoch: int, n: int) -> UInt64:
-    """Eight 64-bit keys, uint64 [8], for one epoch of one order: BLAKE2b of (seed, epoch, n), personalised by the kind.
+    """Eight 64-bit keys, uint64 [8], for one epoch of a sampler: BLAKE2b of (seed, epoch, n), personalised by the kind.
 
-    A cryptographic hash, so that neighbouring seeds and epochs share nothing.
+    A cryptographic hash makes the keys of adjacent seeds and epochs independent.
     """
     hashed = hashlib.blake2b(struct.pack("<QQQ", seed, epoch, n), person=kind.encode())
     return np.frombuffer(hashed.digest(), "<u8").astype(np.uint64)
@@ -53,12 +52,11 @@ def bounded(drawn: UInt64, bound: int) -> UInt64:
     """Draws scaled to [0, bound): floor(drawn * bound / 2**64), for a bound of at most 2**62.
 
     Multiply and shift: Lemire, "Fast random integer generation in an interval" (ACM TOMACS 29, 2019), without the
-    rejection. Each value's probability is 1 / bound within a factor of 1 ± bound / 2**64: a millionth of a millionth
-    for ten million, 2e-10 for four thousand million.
+    rejection. Each value's probability is 1 / bound within a factor of 1 ± bound / 2**64, 1 ± 2e-10 for 2**32.
     """
     high_bound, low_bound = np.uint64(bound >> 32), np.uint64(bound & 0xFFFFFFFF)
     high, low = drawn >> _HALF, drawn & _LOW_HALF
-    # The 128-bit product from 32-bit halves, each sum below 2**64; only its upper 64 bits are wanted.
+    # The upper 64 bits of the 128-bit product, from 32-bit halves. Each sum is below 2**64.
     middle = low * low_bound
     middle >>= _HALF
     middle += high * low_bound

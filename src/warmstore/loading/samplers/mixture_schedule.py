@@ -1,7 +1,7 @@
-"""Mixing sources by weight: which source stands at which place, and how many of its samples came before.
+"""MixtureSchedule: the source at each place of a mixture, and how many of its samples come before.
 
-Nothing is drawn: the mix is as even as whole samples can be, at every prefix and not only in the long run. One period
-of it is laid out when it is made, and every place of the endless rest is found there.
+The schedule is deterministic, and as even as whole samples allow at every prefix. One period is computed at
+construction.
 """
 
 import math
@@ -16,27 +16,27 @@ from warmstore.errors import PositionError
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.validation import MOST_SAMPLES, set_fields
 
-MOST_PLACES = 100_000  # of a period: shares of five decimals are exact, and it is laid out in a fifth of a second
+MOST_PLACES = 100_000  # of a period: shares of five decimals are exact, and a period is computed in 0.2 s
 
 
 @dataclass(frozen=True)
 class MixtureSchedule:
-    """An endless row of places shared out among sources in proportion to their weights.
+    """An endless sequence of places, assigned to sources in proportion to their weights.
 
-    At every prefix of i places a source has had its share of i within less than one sample: with two sources within one
-    half, with K of a weight above zero within 1 - 1 / (2 * K - 2). That is Tijdeman's bound ("The chairman assignment
-    problem", Discrete Mathematics 32, 1980), the best there is; places are assigned by his rule, the earliest deadline
-    among those that may come already.
+    In every prefix of i places a source has its share of i within less than one sample: within one half for two
+    sources, within 1 - 1 / (2 * K - 2) for K sources of positive weight. This is Tijdeman's bound ("The chairman
+    assignment problem", Discrete Mathematics 32, 1980), which is optimal. Places are assigned by his rule: the earliest
+    deadline among the released samples.
 
-    Shares are whole numbers out of a period of at most 100,000 places, so the same after every period. Weights whose
-    ratios are such numbers, as 7:2:1 or 0.7, 0.2, 0.1, are kept exactly; others to the nearest 1 / 100,000.
+    Shares are whole numbers of places out of a period of at most 100,000. Weights with such ratios, as 7:2:1 or 0.7,
+    0.2, 0.1, are exact; other weights are rounded to 1 / 100,000.
 
     Args:
-        weights: a number for each source, none negative and one at least above zero. A source of weight zero has no
-            place.
+        weights: a number for each source, none negative and at least one above zero. A source of weight zero has no
+            places.
 
     Raises:
-        ValueError: other weights, or one above zero and below half of 1 / 100,000 of their sum.
+        ValueError: other weights, or a positive weight below half of 1 / 100,000 of the sum.
     """
 
     weights: tuple[float, ...]
@@ -47,20 +47,19 @@ class MixtureSchedule:
     def __init__(self, weights: Sequence[float]) -> None:
         checked = _checked(weights)
         shares = _shares(checked)
-        source, before = _laid_out(shares)
+        source, before = _one_period(shares)
         set_fields(self, weights=checked, shares=shares, _source=source, _before=before)
 
     @property
     def period(self) -> int:
-        """Places after which the mix repeats itself."""
+        """Places after which the schedule repeats."""
         return len(self._source)
 
     def sources(self, first: int, last: int) -> tuple[Int64, Int64]:
-        """What stands at the places [first, last), in O(last - first).
+        """The sources at the places [first, last), in O(last - first).
 
         Returns:
-            Two int64 [last - first]: the source at each place, and how many of that source's samples stand at the
-            places before it, from place 0 on.
+            Two int64 [last - first]: the source at each place, and the number of earlier places of that source.
 
         Raises:
             PositionError: places below 0 or above 2**62.
@@ -70,37 +69,37 @@ class MixtureSchedule:
         return self.at(np.arange(last - first), first)
 
     def at(self, places: Int64, start: int = 0) -> tuple[Int64, Int64]:
-        """What stands at any places, each counted from `start`, as `sources` gives it: int64 [m] for int64 [m].
+        """As `sources`, at any places, int64 [m], each counted from `start`.
 
         Raises:
             PositionError: places below 0 or above 2**62.
         """
         self.check_places(places, start)
-        # Modulo in Python, so that even the last places are far from what int64 holds.
+        # Python's integers divide `start`, so that no sum overflows an int64.
         periods, begin = divmod(start, self.period)
         places = places + begin
-        again = places // self.period
-        places -= again * self.period
+        further_periods = places // self.period
+        places -= further_periods * self.period
         source = self._source[places]
         before = np.asarray(self.shares)[source]
-        before *= again + periods
+        before *= further_periods + periods
         before += self._before[places]
         return source, before
 
     def check_places(self, places: Int64, start: int) -> None:
-        """Raise PositionError where a place, counted from `start`, is below 0 or above 2**62."""
+        """Raise PositionError if a place, counted from `start`, is below 0 or above 2**62."""
         farthest = start + int(places.max(initial=0))
         if start + int(places.min(initial=0)) < 0 or farthest > MOST_SAMPLES:
             raise PositionError(f"places of a mix must be from 0 to 2**62; got one at {farthest:,}")
 
     def counts(self, length: int) -> tuple[int, ...]:
-        """How many places of each source there are among the first `length`, in O(period)."""
+        """The number of places of each source among the first `length`, in O(period)."""
         periods, rest = divmod(length, self.period)
         last = np.bincount(self._source[:rest], minlength=len(self.shares)).tolist()
         return tuple(share * periods + more for share, more in zip(self.shares, last, strict=True))
 
     def describe(self) -> dict[str, Any]:
-        """Kind and shares as JSON keeps them. Mixes of equal shares are equal, place by place."""
+        """Kind and shares as JSON values. Schedules with equal shares are equal at every place."""
         return {"kind": "mix", "shares": list(self.shares)}
 
 
@@ -122,14 +121,14 @@ def _checked(weights: Any) -> tuple[float, ...]:
 
 
 def _shares(weights: tuple[float, ...]) -> tuple[int, ...]:
-    """The smallest whole numbers in the weights' proportion, or the nearest that sum to 100,000."""
+    """The smallest whole numbers in the proportion of the weights, or the nearest that sum to 100,000."""
     if all(isinstance(weight, int) for weight in weights):
         divisor = math.gcd(*weights)  # type: ignore[arg-type]
         if sum(weights) // divisor <= MOST_PLACES:
             return tuple(int(weight) // divisor for weight in weights)
-    # fsum, as NumPy's order of summing depends on the processor, and shares may not.
+    # math.fsum, as NumPy's order of summation depends on the processor.
     parts = np.array(weights, np.float64) / math.fsum(weights)
-    # One period that fits after the other, some thousands of numbers at a time. 1e-12: what sums of floats round off.
+    # Try all periods, some thousands of numbers at a time. 1e-12 is for rounding errors of sums.
     rows = max(1, 1 << 16 >> len(weights).bit_length())
     for first in range(1, MOST_PLACES + 1, rows):
         periods = np.arange(first, min(first + rows, MOST_PLACES + 1))
@@ -140,7 +139,7 @@ def _shares(weights: tuple[float, ...]) -> tuple[int, ...]:
             return tuple(int(share) for share in whole[fits[0]])
     shares = MOST_PLACES * parts
     floor = np.floor(shares).astype(np.int64)
-    # Largest remainders: those cut off most get what is left over.
+    # Largest remainders.
     floor[np.argsort(floor - shares, kind="stable")[: MOST_PLACES - int(floor.sum())]] += 1
     rounded_off = (floor == 0) & (parts > 0)
     if rounded_off.any():
@@ -152,17 +151,17 @@ def _shares(weights: tuple[float, ...]) -> tuple[int, ...]:
     return tuple(floor.tolist())
 
 
-def _laid_out(shares: tuple[int, ...]) -> tuple[Int64, Int64]:
-    """One period: the source at each place, and how many of it stand before, both int64 [sum of shares]."""
-    coming = np.flatnonzero(shares)  # a source that never comes is as if it were not there
-    if len(coming) < len(shares):
-        source, before = _laid_out(tuple(shares[number] for number in coming))
-        return coming[source], before
+def _one_period(shares: tuple[int, ...]) -> tuple[Int64, Int64]:
+    """One period: the source at each place, and its number of earlier places, both int64 [sum of shares]."""
+    positive = np.flatnonzero(shares)  # sources of weight zero are left out
+    if len(positive) < len(shares):
+        source, before = _one_period(tuple(shares[number] for number in positive))
+        return positive[source], before
     period, count = sum(shares), len(shares)
     if count == 1:
         return np.zeros(period, np.int64), np.arange(period)
-    # With the bound B = 1 - 1 / (2K - 2), the j-th sample of a source of weight w may stand at place i (from 1) where
-    # j + 1 - w * i <= B, and must stand there at last where w * i - j > B. All in whole numbers.
+    # With the bound B = 1 - 1 / (2K - 2), the j-th sample of a source of weight w is released at the first place i
+    # (from 1) with j + 1 - w * i <= B. Its deadline is the first place with w * i - j > B. All in whole numbers.
     source = np.repeat(np.arange(count), shares)
     share = np.asarray(shares)[source]
     number = np.arange(period) - np.repeat(np.cumsum(shares) - shares, shares)
@@ -174,11 +173,11 @@ def _laid_out(shares: tuple[int, ...]) -> tuple[Int64, Int64]:
     urgency = (deadline * count + source)[by_release].tolist()  # one number that sorts by deadline, then by source
     order = np.empty(period, np.int64)
     waiting: list[int] = []
-    known = 0
-    for place, now in enumerate(at_place):
-        for job in urgency[known:now]:
+    pushed = 0
+    for place, released in enumerate(at_place):
+        for job in urgency[pushed:released]:
             heappush(waiting, job)
-        known = now
+        pushed = released
         order[place] = heappop(waiting) % count
     before = np.empty(period, np.int64)
     before[np.argsort(order, kind="stable")] = number

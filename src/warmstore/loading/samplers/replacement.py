@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from warmstore.loading.samplers.counter_rng import MOST_SEED, Int64, UInt64, bounded, derive_keys, random_bits
 from warmstore.loading.samplers.lengths import describe_numbers
 from warmstore.loading.samplers.sampler import Sampler
-from warmstore.loading.validation import MOST_SAMPLES, integer, set_fields
+from warmstore.loading.validation import MOST_SAMPLES, integer, options_of, set_fields
 
 
 @final
@@ -18,15 +18,15 @@ from warmstore.loading.validation import MOST_SAMPLES, integer, set_fields
 class Uniform(Sampler):
     """Samples drawn with replacement, each equally likely at every place.
 
-    SplitMix64 at (seed, epoch, place), scaled by multiply and shift: a sample's probability is 1 / n within a
-    factor of 1 ± n / 2**64, that is 1 ± 3e-10 where n is below 2**32.
+    SplitMix64 at (seed, epoch, place), scaled by multiply and shift: a sample's probability is 1 / n within a factor of
+    1 ± n / 2**64, which is 1 ± 3e-10 for n below 2**32.
 
     Args:
         seed: an integer from 0 to 2**64 - 1.
         samples: draws in an epoch; by default n.
 
     Raises:
-        ValueError: another seed, or samples that are no integer above zero; in use, samples out of none.
+        ValueError: an invalid seed, or samples that are no integer above zero; in use, n = 0.
     """
 
     seed: int = 0
@@ -50,17 +50,17 @@ class Uniform(Sampler):
 class Weighted(Sampler):
     """Samples drawn with replacement, each in proportion to its weight.
 
-    A draw of 53 bits (SplitMix64 at (seed, epoch, place)) is looked up in the running sum of the weights by bisection.
-    Probabilities are true to about 2**-53 of the total; a weight of zero is never drawn. The running sum is kept: 16
-    bytes a sample with the weights.
+    A draw of 53 bits (SplitMix64 at (seed, epoch, place)) is looked up in the cumulative weights by bisection.
+    Probabilities are exact to about 2**-53 of the total; a sample of weight zero is never drawn. Weights and cumulative
+    weights take 16 bytes a sample.
 
     Args:
-        weights: [n] finite numbers, none negative, one at least above zero. They are copied, as float64.
+        weights: [n] finite numbers, none negative, at least one above zero. They are copied, as float64.
         seed: an integer from 0 to 2**64 - 1.
         samples: draws in an epoch; by default n.
 
     Raises:
-        ValueError: other weights, seed or samples; in use, an n that is not the number of weights.
+        ValueError: invalid weights, seed or samples; in use, an n that is not the number of weights.
     """
 
     weights: ArrayLike
@@ -73,14 +73,14 @@ class Weighted(Sampler):
     def __post_init__(self) -> None:
         _check_options(self)
         weights = _weights(self.weights)
-        # Scaled exactly, the largest to about 1: no sum is infinite, or so small that draws are rounded up to it.
+        # Scaled by a power of two, the largest to about 1, so that sums neither overflow nor become subnormal.
         sums = np.cumsum(np.ldexp(weights, -np.frexp(weights.max())[1]))
         sums.setflags(write=False)
         set_fields(self, weights=weights, _sums=sums, _described=describe_numbers(weights))
 
     def describe(self) -> dict[str, Any]:
-        """Kind and options as JSON keeps them; of the weights their number and a BLAKE2b hash."""
-        return {"kind": "weighted", "weights": dict(self._described), "seed": self.seed, "samples": self.samples}
+        """Kind and options as JSON values; for weights their number and a BLAKE2b hash."""
+        return {**super().describe(), "weights": dict(self._described)}
 
     def __eq__(self, other: object) -> bool:
         return self.describe() == other.describe() if isinstance(other, Weighted) else NotImplemented
@@ -89,7 +89,7 @@ class Weighted(Sampler):
         return hash((self._described["digest"], self.seed, self.samples))
 
     def __reduce__(self) -> Any:
-        return partial(Weighted, seed=self.seed, samples=self.samples), (self.weights,)
+        return partial(Weighted, **options_of(self)), ()
 
     def _length(self, n: int) -> int:
         if n != len(self._sums):
@@ -98,15 +98,15 @@ class Weighted(Sampler):
 
     def _positions(self, places: UInt64, n: int, epoch: int) -> Int64:
         drawn = random_bits(places, derive_keys("weighted", self.seed, epoch, n)[0])
-        # At most 1 - 2**-53: times the total it stays below the total, rounding included.
-        wanted = (drawn >> np.uint64(11)).astype(np.float64)
-        wanted *= 2.0**-53
-        wanted *= self._sums[-1]
-        # Looked up by size, a large table is walked through once instead of jumped about in: half the time.
-        by_size = np.argsort(wanted)
-        found = np.empty(len(wanted), np.int64)
-        found[by_size] = np.searchsorted(self._sums, wanted[by_size], side="right")
-        return found
+        # At most 1 - 2**-53, so the product stays below the total after rounding.
+        targets = (drawn >> np.uint64(11)).astype(np.float64)
+        targets *= 2.0**-53
+        targets *= self._sums[-1]
+        # Sorted look-ups read a large table in order, which takes half the time.
+        by_size = np.argsort(targets)
+        positions = np.empty(len(targets), np.int64)
+        positions[by_size] = np.searchsorted(self._sums, targets[by_size], side="right")
+        return positions
 
 
 def _check_options(sampler: Uniform | Weighted) -> None:
@@ -123,11 +123,11 @@ def _weights(given: ArrayLike) -> np.ndarray[Any, np.dtype[np.float64]]:
         raise ValueError(f"weights must be numbers; got {given!r:.80}") from None
     if weights.ndim != 1 or not len(weights):
         raise ValueError(f"weights must be a row of numbers, one for each sample; got shape {weights.shape}")
-    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
-    if len(wrong):
-        raise ValueError(f"weights must be finite and not negative; weight {wrong[0]:,} is {weights[wrong[0]]}")
+    invalid = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(invalid):
+        raise ValueError(f"weights must be finite and not negative; weight {invalid[0]:,} is {weights[invalid[0]]}")
     if not weights.any():
         raise ValueError(f"at least one weight must be above zero; all {len(weights):,} are 0")
-    weights += 0.0  # -0.0 becomes 0.0: equal weights are equal bytes
+    weights += 0.0  # -0.0 becomes 0.0, so that equal weights have equal bytes
     weights.setflags(write=False)
     return weights

@@ -1,11 +1,10 @@
-"""Sampler: which sample stands at which place of an epoch.
+"""Sampler: the sample at each place of an epoch.
 
-A sampler computes positions, it keeps no list: any places of any epoch cost only themselves. Resuming at a step and
-splitting over ranks are sums of places, and a thousand million samples cost no memory.
+A sampler computes positions and keeps no list. Any places of any epoch take time for these places only, so resuming and
+sharding are sums of places, and 10**9 samples take no memory.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import fields
 from typing import Any, final
 
 import numpy as np
@@ -13,24 +12,24 @@ from numpy.typing import ArrayLike
 
 from warmstore.errors import PositionError
 from warmstore.loading.samplers.counter_rng import MOST_SEED, Int64, UInt64
-from warmstore.loading.validation import MOST_SAMPLES, integer
+from warmstore.loading.validation import MOST_SAMPLES, integer, options_of
 
-BLOCK = 8192  # places computed together: numpy's calls are then cheap, and what they work on stays in the L2 cache
+BLOCK = 8192  # places of a call: overhead of NumPy's calls is small, and arrays stay in the L2 cache
 
 
 class Sampler(ABC):
-    """Which sample stands at which place of an epoch, over a source of n samples (at most 2**62).
+    """The sample at each place of an epoch, over a source of n samples (at most 2**62).
 
-    An order is immutable, and its values are a promise: the same options, n and epoch give the same samples in every
-    process, on every machine, in every later version. A subclass says how long an epoch is and what stands where.
+    A sampler is immutable, and its values are promised: the same options, n and epoch give the same samples in every
+    process, on every machine, in every later version. A subclass defines the length of an epoch and the positions.
     """
 
     @final
     def length(self, n: int) -> int:
-        """How many places an epoch over n samples has. Endless streams are epochs one after the other.
+        """The places of an epoch over n samples.
 
         Raises:
-            ValueError: the order cannot go over n samples.
+            ValueError: n does not fit the sampler.
         """
         length = self._length(integer("n", n, 0, MOST_SAMPLES))
         if length > MOST_SAMPLES:
@@ -41,64 +40,62 @@ class Sampler(ABC):
     def indices(self, first: int, last: int, n: int, epoch: int) -> Int64:
         """The positions at the places [first, last) of an epoch: int64 [last - first], each below n.
 
-        Time and memory go with last - first only.
+        O(last - first) time and memory.
 
         Raises:
-            PositionError: places that the epoch does not have.
-            ValueError: an n that the order cannot go over, or an epoch that is no integer from 0 to 2**64 - 1.
+            PositionError: places outside the epoch.
+            ValueError: n does not fit the sampler, or an epoch that is no integer from 0 to 2**64 - 1.
         """
         length, epoch = self._checked(n, epoch)
         if not 0 <= first <= last <= length:
             raise PositionError(f"places {first:,} to {last:,} are outside the {length:,} of an epoch of {self!r}")
-        found = np.empty(last - first, np.int64)
+        positions = np.empty(last - first, np.int64)
         for start in range(first, last, BLOCK):
             stop = min(start + BLOCK, last)
             places = np.arange(start, stop, dtype=np.uint64)
-            found[start - first : stop - first] = self._positions(places, n, epoch)
-        return found
+            positions[start - first : stop - first] = self._positions(places, n, epoch)
+        return positions
 
     @final
     def at(self, places: ArrayLike, n: int, epoch: int) -> Int64:
-        """The positions at any places of an epoch: int64 [m] for integers [m], as `indices` gives them.
+        """As `indices`, at any places: int64 [m] for integers [m].
 
         Raises:
-            PositionError: places that the epoch does not have, or that are no integers.
-            ValueError: as of `indices`.
+            PositionError: places outside the epoch, or that are no integers.
+            ValueError: as `indices`.
         """
         length, epoch = self._checked(n, epoch)
-        asked = np.asarray(places)
-        if asked.ndim != 1 or (asked.dtype.kind not in "iu" and asked.size):
-            raise PositionError(f"places must be integers in one dimension; got {asked.dtype} of shape {asked.shape}")
-        if asked.size and (int(asked.min()) < 0 or int(asked.max()) >= length):
-            wrong = asked[(asked < 0) | (asked >= length)][0]
-            raise PositionError(f"place {wrong:,} is outside the {length:,} of an epoch of {self!r}")
-        asked = asked.astype(np.uint64)
-        found = np.empty(len(asked), np.int64)
-        for start in range(0, len(asked), BLOCK):
-            found[start : start + BLOCK] = self._positions(asked[start : start + BLOCK], n, epoch)
-        return found
+        array = np.asarray(places)
+        if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+            raise PositionError(f"places must be integers in one dimension; got {array.dtype} of shape {array.shape}")
+        if array.size and (int(array.min()) < 0 or int(array.max()) >= length):
+            outside = array[(array < 0) | (array >= length)][0]
+            raise PositionError(f"place {outside:,} is outside the {length:,} of an epoch of {self!r}")
+        array = array.astype(np.uint64)
+        positions = np.empty(len(array), np.int64)
+        for start in range(0, len(array), BLOCK):
+            positions[start : start + BLOCK] = self._positions(array[start : start + BLOCK], n, epoch)
+        return positions
 
     @property
     def shuffles(self) -> bool:
-        """Whether another epoch is another order or selection. True unless a subclass says otherwise.
+        """Whether epochs differ in order or selection; True unless overridden.
 
-        A loop that was left in the middle of an epoch goes on with the next epoch where this is True, and begins the
-        same one again where it is False.
+        After a break a loop continues with the next epoch if this is True, else it begins the same epoch again.
         """
         return True
 
     def describe(self) -> dict[str, Any]:
-        """Kind and options as JSON keeps them. Orders of equal descriptions are equal, place by place."""
-        options = {option.name: getattr(self, option.name) for option in fields(self) if option.init}  # type: ignore[arg-type]
-        return {"kind": type(self).__name__.lower(), **options}
+        """Kind and options as JSON values. Samplers with equal descriptions are equal at every place."""
+        return {"kind": type(self).__name__.lower(), **options_of(self)}
 
     @abstractmethod
     def _length(self, n: int) -> int:
-        """Places per epoch, for an n from 0 to 2**62."""
+        """Places of an epoch, for n from 0 to 2**62."""
 
     @abstractmethod
     def _positions(self, places: UInt64, n: int, epoch: int) -> UInt64 | Int64:
-        """What stands at those places: [m] for uint64 [m], all of which the epoch has."""
+        """The positions at places of the epoch: [m] for uint64 [m]."""
 
     def _checked(self, n: int, epoch: int) -> tuple[int, int]:
         return self.length(n), integer("epoch", epoch, 0, MOST_SEED)

@@ -12,29 +12,24 @@ _CHOICES = 'a ws.Sampler such as Shuffle(seed=0), "sequential", "shuffle", or No
 
 
 def sampler_of(value: Any) -> Sampler:
-    """The sampler that a user means: None is Sequential(), "sequential" and "shuffle" are names, a Sampler is itself.
+    """The sampler for a `sampler` argument: None, "sequential", "shuffle" or a Sampler.
 
     Raises:
         ValueError: a string that names no sampler.
-        TypeError: a number, a class, a sampler of another library, or anything else.
+        TypeError: any other value.
     """
-    if value is None:
-        return Sequential()
     if isinstance(value, Sampler):
         return value
+    if value is None or (isinstance(value, str) and value == "sequential"):
+        return Sequential()
     if isinstance(value, str):
-        if value == "sequential":
-            return Sequential()
         if value == "shuffle":
             return Shuffle(seed=0)
         raise ValueError(f"sampler={value!r:.80} names no sampler; pass {_CHOICES}")
-    if isinstance(value, bool | np.bool_):
-        advice = "Shuffle(seed=0)" if value else "Sequential()"
+    if isinstance(value, bool | int | np.bool_ | np.integer):
+        is_flag = isinstance(value, bool | np.bool_)
+        advice = "Sequential()" if is_flag and not value else f"Shuffle(seed={0 if is_flag else value})"
         raise TypeError(f"sampler must be a sampler; got {value!r}. Did you mean {advice}? Pass {_CHOICES}")
-    if isinstance(value, int | np.integer):
-        raise TypeError(
-            f"sampler must be a sampler; got {value!r}. Did you mean Shuffle(seed={value})? Pass {_CHOICES}"
-        )
     if isinstance(value, type) and issubclass(value, Sampler):
         raise TypeError(f"sampler must be an instance; got the class {value.__name__}. Pass {_CHOICES}")
     kind = f"{type(value).__module__}.{type(value).__qualname__}"

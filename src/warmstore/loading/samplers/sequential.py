@@ -1,4 +1,4 @@
-"""Sequential and Window: samplers that take samples in the order of the source."""
+"""Sequential and Window: samplers in the order of the source."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import final
@@ -17,7 +17,7 @@ class Sequential(Sampler):
 
     @property
     def shuffles(self) -> bool:
-        """False: all epochs are alike."""
+        """False: all epochs are equal."""
         return False
 
     def _length(self, n: int) -> int:
@@ -30,17 +30,16 @@ class Sequential(Sampler):
 @final
 @dataclass(frozen=True)
 class Window(Sampler):
-    """A window of `size` samples in a row that slides by `step` over the samples, which form a ring.
+    """A window of `size` consecutive samples that slides by `step` over the samples, which form a ring.
 
-    Place w * size + j of the windows counted over all epochs holds sample (w * step + j) mod n. Nothing is cut off at
-    the end: a window that reaches the last sample goes on with the first, and an epoch begins where the one before it
-    ended. An epoch has ceil(n / step) windows, and each sample at least once unless the step is larger than the window.
-    With batches of `size` every batch is one window.
+    Place j of window w, counted over all epochs, is sample (w * step + j) mod n: after the last sample a window
+    continues with the first, and an epoch continues the one before. An epoch has ceil(n / step) windows, and every
+    sample at least once unless the step is larger than the window. With batches of `size` every batch is one window.
 
     Args:
         size: samples in a window, at most n.
-        step: samples from the start of one window to that of the next, at most n; by default `size`: windows that
-            touch and do not overlap, as loaderx's sliding window has them.
+        step: samples from the start of one window to the start of the next, at most n; by default `size`, so that
+            windows touch and do not overlap, as loaderx's sliding window.
 
     Raises:
         ValueError: a size or step that is no integer above zero; in use, one above n.
@@ -57,7 +56,7 @@ class Window(Sampler):
 
     @property
     def shuffles(self) -> bool:
-        """False: nothing is drawn, although an epoch begins where the one before it ended."""
+        """False: the order is not random, although epochs differ in their first sample."""
         return False
 
     def _length(self, n: int) -> int:
@@ -66,7 +65,7 @@ class Window(Sampler):
     def _positions(self, places: UInt64, n: int, epoch: int) -> UInt64:
         start = epoch * self._windows(n) * self._step % n
         window = places // np.uint64(self.size)
-        # All three are below 2 * n at most, and their sum below 2**64.
+        # Each of the three terms is below 2 * n, so the sum is below 2**64.
         position = places - window * np.uint64(self.size)
         position += window * np.uint64(self._step)
         position += np.uint64(start)

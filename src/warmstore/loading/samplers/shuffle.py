@@ -12,16 +12,16 @@ from warmstore.loading.validation import integer, set_fields
 @final
 @dataclass(frozen=True)
 class Shuffle(Sampler):
-    """Every sample once, in an order that looks random and is another one for each seed, epoch and n.
+    """Every sample once, in a pseudorandom order that depends on seed, epoch and n.
 
-    A permutation that is computed place by place, in constant memory for any n: see `permutation.permuted` for the
-    method, its sources and how it was tested.
+    The permutation is computed place by place, in constant memory for any n. See `permutation.permuted` for the method,
+    its sources and its tests.
 
     Args:
         seed: an integer from 0 to 2**64 - 1.
 
     Raises:
-        ValueError: another seed.
+        ValueError: an invalid seed.
     """
 
     seed: int = 0

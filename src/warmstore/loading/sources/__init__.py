@@ -1,1 +1,1 @@
-"""Everything that samples are read from, one file a kind; `source` has the contract."""
+"""Sources of samples, one file a kind; `loading/source.py` has the contract."""

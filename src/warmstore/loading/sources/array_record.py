@@ -1,4 +1,4 @@
-"""ArrayRecord files as a source: records by position, as bytes. The files open in each process that reads them."""
+"""ArrayRecord files as a source of bytes. Each thread of each process opens the files."""
 
 import functools
 import re
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
-from warmstore.errors import BadSource, NoSource, NotInstalled
+from warmstore.converting.formats.array_record import open_reader
+from warmstore.errors import BadSource, NoSource
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.source import Source
 from warmstore.loading.sources.parts import Parts
@@ -17,12 +18,12 @@ _SHOWN = 4
 
 
 def is_array_record(path: Path) -> bool:
-    """Whether a file has a name of an ArrayRecord file: `train.array_record`, `train.array_record-00000-of-00002`."""
+    """Whether a file is named like an ArrayRecord file: `train.array_record`, `train.array_record-00000-of-00002`."""
     return _NAME.search(path.name) is not None
 
 
 def shards_beside(path: Path) -> list[Path]:
-    """The ArrayRecord files in a folder; or those of a data set's name, such as `train.array_record`, beside it."""
+    """The ArrayRecord files in a folder; or the shards beside a missing file such as `train.array_record`."""
     folder, start = (path, "") if path.is_dir() else (path.parent, _NAME.sub("", path.name))
     if not folder.is_dir():
         return []
@@ -30,7 +31,7 @@ def shards_beside(path: Path) -> list[Path]:
 
 
 def advice(path: Path) -> str:
-    """Which ArrayRecord files to pass instead of a folder or a missing path; "" where no such files exist."""
+    """Advice to pass ArrayRecord files instead of a folder or a missing path; "" if there are none."""
     found = shards_beside(path)
     if not found:
         return ""
@@ -45,9 +46,7 @@ class ArrayRecordSource(Source):
     """The records of some files, one file after the other.
 
     Raises:
-        NoSource: a file does not exist.
-        BadSource: a file cannot be read.
-        NotInstalled: the package array_record is needed.
+        NoSource: a file does not exist. BadSource: a file cannot be read. NotInstalled: array_record is needed.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -55,7 +54,7 @@ class ArrayRecordSource(Source):
         for path in self._paths:
             if not path.exists():
                 raise NoSource(". ".join(filter(None, [f"{path} is not there", advice(path)])))
-        self._local = threading.local()  # readers are not made for several threads at once
+        self._local = threading.local()  # a reader must not be used by several threads at once
         self._counts = [int(reader.num_records()) for reader in self._readers()]
         self._parts = Parts(self._counts)
 
@@ -82,23 +81,8 @@ class ArrayRecordSource(Source):
 
     def _readers(self) -> list[Any]:
         if not hasattr(self._local, "readers"):
-            self._local.readers = [_opened(path) for path in self._paths]
+            self._local.readers = [open_reader(path) for path in self._paths]
         return self._local.readers  # type: ignore[no-any-return]
 
     def __reduce__(self) -> Any:
         return ArrayRecordSource, (self._paths,)
-
-
-def _opened(path: Path) -> Any:
-    try:
-        from array_record.python.array_record_module import ArrayRecordReader
-    except ImportError as error:
-        raise NotInstalled(f"{path} needs array-record: pip install warmstore[convert] ({error})") from None
-    try:
-        reader = ArrayRecordReader(str(path), options="readahead_buffer_size:0,max_parallelism:0")
-        if not reader.ok():
-            reader.close()  # raises what was wrong
-            raise ValueError("it is damaged")
-    except (OSError, RuntimeError, ValueError) as error:
-        raise BadSource(f"{path} cannot be read as an ArrayRecord file: {error}") from None
-    return reader

@@ -15,11 +15,11 @@ from warmstore.records.format.array_interop import to_numpy
 
 
 class ArraySource(Source):
-    """The rows of an array in memory, or mapped.
+    """The rows of an array, in memory or memory-mapped.
 
     Args:
         array: [n, ...].
-        copy: of the objects in an array of objects; numbers are always copied.
+        copy: copy the objects of an object array; numbers are always copied.
 
     Raises:
         BadSource: an array without dimensions.
@@ -37,26 +37,24 @@ class ArraySource(Source):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the array."""
-        found: np.dtype[Any] = self._array.dtype
-        return found
+        """The dtype of the array."""
+        return self._array.dtype  # type: ignore[no-any-return]
 
     @functools.cached_property
     def identity(self) -> Any:
-        """The dtype, the shape, and some of the rows."""
+        """The dtype, the shape, and a hash of some rows."""
         return _identity(self, self._array.dtype, self._array.shape)
 
     def read(self, positions: Int64) -> np.ndarray[Any, Any]:
-        found = self._array.take(positions, axis=0)
-        return owned(found) if self._copy else found
+        rows = self._array.take(positions, axis=0)
+        return owned(rows) if self._copy else rows
 
 
 @final
 class TensorSource(Source):
     """The rows of a tensor on the CPU.
 
-    It is seen as an array anew by every read: when a tensor is sent to another process, torch moves its memory, and
-    arrays over the old one are left dangling.
+    Every read makes a new array of the tensor: torch moves the memory of a tensor that is sent to another process.
     """
 
     def __init__(self, tensor: Any) -> None:
@@ -70,7 +68,7 @@ class TensorSource(Source):
 
     @functools.cached_property
     def identity(self) -> Any:
-        """As of the array with the same rows."""
+        """Equal to the identity of an array with the same rows."""
         return _identity(self, to_numpy(self._tensor[:0]).dtype, tuple(self._tensor.shape))
 
     def read(self, positions: Int64) -> np.ndarray[Any, Any]:

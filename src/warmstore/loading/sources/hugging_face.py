@@ -1,7 +1,7 @@
 """Hugging Face data sets as sources.
 
-Columns that need no decoding are read as Arrow memory and become arrays and text here. What `datasets` makes arrays of
-loses the end of bytes that end in zeros, and gives text as NumPy's.
+Columns that need no decoding are read as Arrow arrays and converted here. The arrays of `datasets` strip trailing zeros
+of bytes, and have text as NumPy strings.
 """
 
 from typing import Any, final
@@ -21,35 +21,30 @@ _TABLES = ("arrow", "pandas", "polars")
 
 @final
 class HuggingFaceSource(Source):
-    """A `datasets.Dataset`, its columns as NumPy arrays unless it has a format of its own.
+    """A `datasets.Dataset`, with its columns as NumPy arrays.
 
-    As in its own "numpy" and "torch" formats integers are int64 and floats float32, lists of one length are one array,
-    and None among floats is NaN; None among integers is masked. Text, bytes and None are Python's own. Images are
-    decoded. A data set with another format, with options of one, or with a transform gives what that makes.
+    As in its formats "numpy" and "torch", integers are int64, floats float32, lists of one length one array, and None
+    among floats is NaN; None among integers is masked. Text and bytes are Python objects. Images are decoded. A data
+    set with another format, with options of a format or with a transform returns the values of that format.
 
     Args:
         dataset: the data set.
-        copy: what a transform of the data set keeps for itself is copied.
+        copy: copy objects that a transform of the data set keeps.
     """
 
     def __init__(self, dataset: Any, *, copy: bool = True) -> None:
         self._fingerprint = getattr(dataset, "_fingerprint", None)
         self._copy = copy
         kind = dataset.format["type"]
-        self._plain: list[str] = []
-        self._rest: list[str] = []
+        self._length = len(dataset)
         self._formatted = None
-        own = dataset.format["format_kwargs"] or (kind is not None and kind not in _ARRAYS + _TABLES)
-        if own:
+        if dataset.format["format_kwargs"] or (kind is not None and kind not in _ARRAYS + _TABLES):
             self._formatted = dataset
-            self._names: list[str] = []
-            self._length = len(dataset)
             return
-        some = None if dataset.format["output_all_columns"] else dataset.format["columns"]
-        self._names = list(some or dataset.column_names)
+        selected = None if dataset.format["output_all_columns"] else dataset.format["columns"]
+        self._names = list(selected or dataset.column_names)
         self._plain = [name for name in self._names if not _is_decoded(dataset.features[name])]
         self._rest = [name for name in self._names if name not in self._plain]
-        self._length = len(dataset)
         self._arrow = dataset.with_format("arrow", columns=self._plain)
         self._decoded = dataset.with_format(kind if kind in _ARRAYS else "numpy", columns=self._rest)
 
@@ -75,7 +70,7 @@ class HuggingFaceSource(Source):
 
 
 def _is_decoded(feature: Any) -> bool:
-    """Whether `datasets` makes objects of the values: images, sounds, and what holds them."""
+    """Whether `datasets` decodes the values: images, sounds, and lists and dicts of them."""
     if isinstance(feature, dict):
         return any(map(_is_decoded, feature.values()))
     if isinstance(feature, list | tuple):
@@ -85,7 +80,7 @@ def _is_decoded(feature: Any) -> bool:
 
 
 def _as_numpy_format(values: Any) -> Any:
-    """Values of Arrow columns in the dtypes that a data set's "numpy" format has; lists of one length stacked."""
+    """Values of Arrow columns in the dtypes of the format "numpy", with lists of one length stacked."""
     if isinstance(values, dict):
         return {name: _as_numpy_format(part) for name, part in values.items()}
     if isinstance(values, list):
@@ -102,7 +97,7 @@ def _as_numpy_format(values: Any) -> Any:
 
 
 def _as_formatted(batch: Any, copy: bool) -> Any:
-    """What a format or a transform of the data set gives, as a batch."""
+    """The values of a format or a transform of the data set, as a batch."""
     if not isinstance(batch, dict):
         return copied(batch) if copy else batch
     return {name: _column(batch, name, copy) for name in list(batch)}

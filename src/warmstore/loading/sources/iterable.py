@@ -1,4 +1,4 @@
-"""Iterables as sources: samples that come one after the other, and have no positions."""
+"""Iterables as sources: samples without positions."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, final
@@ -11,28 +11,33 @@ from warmstore.loading.values.ownership import owned
 
 @final
 class IterableSource(Source):
-    """What can be iterated over again and again: Hugging Face's streaming data sets, WebDataset, torch's iterable ones.
+    """An iterable that can be read repeatedly: a streaming data set of Hugging Face, WebDataset, an IterableDataset.
 
-    A batch is read from its samples, not from positions.
+    `read` takes samples instead of positions.
 
     Args:
-        iterable: an object whose `__iter__` begins anew every time, or a function that gives an iterator. If it has
+        iterable: an object whose `__iter__` starts again every time, or a function that returns an iterator. If it has
             `set_epoch`, that is called before every epoch.
         copy: batches own their memory.
+
+    Raises:
+        BadSource: an iterator, which can be read only once.
     """
 
     def __init__(self, iterable: Iterable[Any] | Callable[[], Iterator[Any]], *, copy: bool = True) -> None:
+        if isinstance(iterable, Iterator):
+            raise BadSource(ONCE)
         self._iterable = iterable
         self._copy = copy
 
     @property
     def has_epochs(self) -> bool:
-        """Whether the iterable knows of epochs, and may order each in its own way."""
+        """Whether the order may depend on the epoch."""
         return hasattr(self._iterable, "set_epoch")
 
     @property
     def length(self) -> int | None:
-        """How many samples there are, if the iterable says so."""
+        """The number of samples, if the iterable has a length."""
         try:
             return len(self._iterable)  # type: ignore[arg-type]
         except (TypeError, NotImplementedError):
@@ -45,10 +50,10 @@ class IterableSource(Source):
         return known
 
     def begin(self, epoch: int) -> Iterator[Any]:
-        """The samples of an epoch from the first on.
+        """The samples of an epoch.
 
         Raises:
-            BadSource: an iterable that cannot be begun again.
+            BadSource: an iterable that can be read only once.
         """
         if self.has_epochs:
             self._iterable.set_epoch(epoch)  # type: ignore[union-attr]
@@ -59,23 +64,12 @@ class IterableSource(Source):
         return begun
 
     def read(self, positions: Any) -> Any:
-        """The batch of some samples."""
+        """The batch of a list of samples."""
         batch = stack(positions)
         return owned(batch) if self._copy else batch
 
 
 ONCE = (
-    "an iterator or generator can be read only once, and every epoch begins anew: hand in the function that makes it, "
+    "an iterator or generator can be read only once, and every epoch reads it again: pass the function that makes it, "
     "or an object whose __iter__ does"
 )
-
-
-def iterable_source(value: Any, *, copy: bool = True) -> IterableSource:
-    """The source over an iterable or a generator function.
-
-    Raises:
-        BadSource: an iterator, which can be read only once.
-    """
-    if isinstance(value, Iterator):
-        raise BadSource(ONCE)
-    return IterableSource(value, copy=copy)

@@ -1,4 +1,4 @@
-"""What samples cannot be read from, and what to pass instead."""
+"""Errors for values that are no sources of samples, with what to pass instead."""
 
 from collections.abc import Set
 from pathlib import Path
@@ -24,7 +24,7 @@ _TABLES = {
 
 
 def refusal_of(value: Any) -> WarmstoreError:
-    """Why a value is no source, and what is."""
+    """The error for a value that is no source."""
     kind = type(value).__name__
     start = f"a {kind} is no source of samples: "
     if value is None:
@@ -45,16 +45,14 @@ def refusal_of(value: Any) -> WarmstoreError:
 
 
 def unknown_file(path: Path) -> WarmstoreError:
-    """Why a file or folder is no source, and what to do with it."""
-    files = array_record.advice(path) if path.is_dir() else ""
-    if files:
-        return UnknownFormat(f"{path} is a folder, no store. {files}")
+    """The error for a file or folder that is no source."""
     if path.is_dir():
-        return UnknownFormat(f"{path} is a folder, and no store; ws.convert makes a store of other formats")
+        advice = array_record.advice(path) or "ws.convert makes a store of other formats"
+        return UnknownFormat(f"{path} is a folder, no store. {advice}")
     reader = _TABLES.get(path.suffix.lower())
     if reader is not None:
         return UnknownFormat(
-            f"{path} cannot be read by position; ws.convert makes a store of it. Where it fits in memory, read it "
-            f"first: pandas.{reader}(...), and pass the frame"
+            f"{path} cannot be read by position; ws.convert makes a store of it. If it fits in memory, pass the frame "
+            f"pandas.{reader}(...)"
         )
     return UnknownFormat(f"{path} is no store, .npy or .array_record file; ws.convert makes a store of other formats")

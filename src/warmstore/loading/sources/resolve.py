@@ -1,4 +1,4 @@
-"""What a user may hand in as samples, found out once and made to fit the contract of `source.Source`."""
+"""`source_of`: the `Source` for any value that a loader accepts as samples."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from warmstore.loading.sources.combined.aligned import AlignedSource
 from warmstore.loading.sources.combined.joined import ConcatSource
 from warmstore.loading.sources.combined.mixture import MixtureSource
 from warmstore.loading.sources.combined.subset import Selection, SubsetSource, positions_of
-from warmstore.loading.sources.iterable import iterable_source
+from warmstore.loading.sources.iterable import IterableSource
 from warmstore.loading.sources.refusals import refusal_of, unknown_file
 from warmstore.loading.sources.sequence import SequenceSource
 from warmstore.loading.sources.store import FieldSource, StoreSource
@@ -45,31 +45,31 @@ from warmstore.tree.columns import rebuilt
 def source_of(
     value: Any, fields: Sequence[str] | None = None, collation: Collation | None = None, *, copy: bool = True
 ) -> Source:
-    """The source that a user means.
+    """The source for a `source` argument.
 
     Args:
         value: see `Loader`.
-        fields: of record stores, frames and tables, which to read.
-        collation: which fields had better be read packed.
-        copy: batches own writable memory. False hands out what the source holds where that costs less: the arrays and
-            objects of lists, and read-only views of files.
+        fields: the fields to read of record stores, frames and tables.
+        collation: tells which fields are faster to read packed.
+        copy: batches own writable memory. False returns views where that costs less: the objects of lists, and
+            read-only views of files.
 
     Raises:
-        BadSource: nothing samples can be read from, or several of different lengths.
-        KeyError: a field that is not there.
-        NoSource: a file that is not there.
-        UnknownFormat: a file of no known kind.
-        Closed: a store that is closed.
+        BadSource: no source, or sources of different lengths.
+        KeyError: no such field.
+        NoSource: a file does not exist.
+        UnknownFormat: a file of an unknown format.
+        Closed: the store is closed.
     """
     if isinstance(fields, str):
         raise TypeError(f"fields must be a list of names; got {fields!r:.80}")
     if is_stream(value):
-        return iterable_source(value, copy=copy)
+        return IterableSource(value, copy=copy)
     return _Resolver(fields, copy).source(value, collation or Collation({}))
 
 
 class _Resolver:
-    """What holds for all parts of what a user hands in."""
+    """Resolves nested values with the same options."""
 
     def __init__(self, fields: Sequence[str] | None, copy: bool) -> None:
         self._fields = fields
@@ -85,31 +85,31 @@ class _Resolver:
             return value
         if hasattr(value, "as_source"):
             return value.as_source()  # type: ignore[no-any-return]
-        for find in (self._of_sources, self._of_memory):
-            found = find(value, collation)
-            if found is not None:  # it may be empty
-                return found
+        for resolve in (self._of_sources, self._of_memory):
+            source = resolve(value, collation)
+            if source is not None:  # a source may be empty, and so false
+                return source
         return self._of_sets(value, collation)
 
     def _of_sources(self, value: Any, collation: Collation) -> Source | None:
-        """Of what holds several sources."""
+        """The source for a container of sources."""
         if is_of(value, *MANY):
             raise refusal_of(value)
         if isinstance(value, Mapping):
             _no_mixes(value.values())
-            return AlignedSource({name: self.source(one, collation.under(name)) for name, one in value.items()})
+            return AlignedSource({name: self.source(part, collation.under(name)) for name, part in value.items()})
         if is_aligned(value):
-            parts = [self.source(one, collation.under(str(at))) for at, one in enumerate(value)]
+            parts = [self.source(part, collation.under(str(at))) for at, part in enumerate(value)]
             return AlignedSource(rebuilt(value, parts))
         if isinstance(value, Mixture):
             _no_mixes(value.sources)
-            return MixtureSource(value, [self.source(one, collation) for one in value.sources])
+            return MixtureSource(value, [self.source(part, collation) for part in value.sources])
         return None
 
     def _of_memory(self, value: Any, collation: Collation) -> Source | None:
-        """Of arrays, stores and tables."""
+        """The source for an array, store or table."""
         if isinstance(value, Formatted):
-            value = value.store  # a loader has a format of its own
+            value = value.store  # the loader's `to` decides the format
         if isinstance(value, RecordStore):
             return StoreSource(value, self._fields, collation, copy=self._copy)
         if isinstance(value, FieldsView):
@@ -122,7 +122,7 @@ class _Resolver:
             return ArraySource(value, copy=self._copy)
         if is_tensor(value):
             if value.device.type != "cpu":
-                raise BadSource(f"a tensor on {value.device} cannot be read from here; hand in tensor.cpu()")
+                raise BadSource(f"a tensor on {value.device} cannot be read from here; pass tensor.cpu()")
             return TensorSource(value)
         if is_jax_array(value):
             return ArraySource(_on_host(value))
@@ -133,11 +133,11 @@ class _Resolver:
         return None
 
     def _of_sets(self, value: Any, collation: Collation) -> Source:
-        """Of files, lists and data sets."""
+        """The source for a file, list or data set."""
         if isinstance(value, str | os.PathLike):
             return self._of_file(value, collation)
-        if isinstance(value, list | tuple) and value and all(isinstance(one, str | os.PathLike) for one in value):
-            paths = [Path(one) for one in value]
+        if isinstance(value, list | tuple) and value and all(isinstance(path, str | os.PathLike) for path in value):
+            paths = [Path(path) for path in value]
             if is_array_record(paths[0]):
                 return ArrayRecordSource(paths)
         if is_hugging_face(value):
@@ -145,12 +145,12 @@ class _Resolver:
 
             return HuggingFaceSource(value, copy=self._copy)
         if is_torch_set(value, "TensorDataset"):
-            return AlignedSource(tuple(self.source(one, Collation({})) for one in value.tensors))
+            return AlignedSource(tuple(self.source(tensor, Collation({})) for tensor in value.tensors))
         if is_torch_set(value, "Subset") and isinstance(value.indices, Sequence | np.ndarray):
             inner = self.source(value.dataset, collation)
             return SubsetSource(inner, positions_of(value.indices, len(inner)))
         if is_torch_set(value, "ConcatDataset"):
-            return ConcatSource([self.source(one, collation) for one in value.datasets])
+            return ConcatSource([self.source(part, collation) for part in value.datasets])
         if hasattr(value, "__len__") and (hasattr(value, "__getitems__") or hasattr(value, "__getitem__")):
             return SequenceSource(value, copy=self._copy)
         raise refusal_of(value)
@@ -170,15 +170,15 @@ class _Resolver:
 
 def _no_mixes(values: Iterable[Any]) -> None:
     if any(isinstance(value, Mixture) for value in values):
-        raise BadSource("a mix has an order of its own, so it must be the whole source: mix dicts, not in dicts")
+        raise BadSource("a Mixture has an order of its own, so it must be the whole source: mix dicts, not in dicts")
 
 
 def _on_host(array: Any) -> np.ndarray[Any, Any]:
     """A JAX array on the CPU as NumPy sees it."""
     platforms = {device.platform for device in array.devices()}
     if platforms != {"cpu"}:
-        raise BadSource(f"a JAX array on {', '.join(platforms)} cannot be read from here; hand in np.asarray(array)")
+        raise BadSource(f"a JAX array on {', '.join(platforms)} cannot be read from here; pass np.asarray(array)")
     try:
         return np.asarray(array)
-    except (TypeError, RuntimeError) as error:  # random keys; arrays that were deleted, or are on other hosts
+    except (TypeError, RuntimeError) as error:  # random keys, deleted arrays, arrays on other hosts
         raise BadSource(f"a JAX array that cannot be read: {error}") from None

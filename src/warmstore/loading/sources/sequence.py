@@ -1,4 +1,4 @@
-"""Anything with a length and samples by position as a source: lists, and map-style data sets."""
+"""Lists and map-style data sets as sources."""
 
 import functools
 from typing import Any, final
@@ -17,7 +17,7 @@ class SequenceSource(Source):
 
     Args:
         samples: a list, a tuple, a map-style data set.
-        copy: what it holds is copied, unless it was made for the batch.
+        copy: copy objects that `samples` keeps; objects made for the batch are not copied.
     """
 
     def __init__(self, samples: Any, *, copy: bool = True) -> None:
@@ -27,7 +27,7 @@ class SequenceSource(Source):
 
     @functools.cached_property
     def identity(self) -> Any:
-        """A hash of lists of plain values, all of them; None for anything else."""
+        """A hash of all values of a list of plain values; None for other sources."""
         if not isinstance(self._samples, list | tuple | range):
             return None
         found = hash_of_plain(self._samples)
@@ -45,7 +45,7 @@ class SequenceSource(Source):
             return samples.batch
         if isinstance(samples, list | tuple):
             batch = stack(samples)
-            del samples  # else all that was made for this batch would seem to be somebody's
+            del samples  # references of this frame would count as a second owner
             return owned(batch) if self._copy else batch
         if not self._copy:
             return samples

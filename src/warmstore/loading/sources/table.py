@@ -1,7 +1,7 @@
 """Data frames and Arrow tables as sources: pandas, polars and pyarrow, by column.
 
-None of the libraries is imported: whoever has a frame has imported its library. Columns of numbers are read where they
-lie; what pandas keeps as Python objects becomes Arrow memory once.
+pandas and polars are not imported: a frame's library is imported already. Columns of numbers are read in place. Object
+columns of pandas are converted to Arrow once.
 """
 
 import functools
@@ -70,14 +70,10 @@ class TableSource(Source):
 
     @functools.cached_property
     def identity(self) -> Any:
-        """The columns and their types, and some of the rows."""
+        """The number of rows, and hashes of the columns' names and types and of some rows."""
         schema = [f"{name!r}: {getattr(column, 'dtype', None)}" for name, column in self._columns.items()]
-        return {
-            "kind": "table",
-            "rows": self._rows,
-            "schema": hash_of_values(schema),
-            "hash": hash_of_rows(self),
-        }
+        schema_hash = hash_of_values(schema)
+        return {"kind": "table", "rows": self._rows, "schema": schema_hash, "hash": hash_of_rows(self)}
 
     def __len__(self) -> int:
         return self._rows
@@ -88,11 +84,11 @@ class TableSource(Source):
 
 @final
 class ArrowSource(Source):
-    """The values of an Arrow array; see `values_of` for what they are."""
+    """The values of an Arrow array, converted by `values_of`."""
 
     def __init__(self, column: pa.Array | pa.ChunkedArray) -> None:
         self.dtype = column.type
-        if "_view" in str(column.type):  # Arrow takes no rows of them
+        if "_view" in str(column.type):  # `take` does not support views
             column = column.cast(_VIEWS.get(column.type, column.type))
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         self._chunks = [chunk for chunk in chunks if len(chunk)] or [pa.array([], column.type)]
@@ -109,7 +105,7 @@ class ArrowSource(Source):
 
     @functools.cached_property
     def identity(self) -> Any:
-        """The type, and some of the rows."""
+        """The type, the number of rows, and a hash of some rows."""
         return {"kind": "column", "dtype": str(self.dtype), "rows": len(self), "hash": hash_of_rows(self)}
 
     def __len__(self) -> int:
@@ -120,18 +116,18 @@ class ArrowSource(Source):
             return self._gather(self._arrays, positions)
         if len(self._chunks) == 1:
             return values_of(self._chunks[0].take(pa.array(positions)))
-        # Row by row, Arrow looks for the chunk in all of them; and it joins those of text in 32-bit offsets.
-        back = np.empty(len(positions), np.int64)  # from the rows of each part, one after the other, to their order
-        parts, taken = [], 0
+        # `take` of a ChunkedArray searches the chunk of each row, and concatenates text with 32-bit offsets.
+        row_of = np.empty(len(positions), np.int64)  # the row of each position in the concatenated parts
+        parts, count = [], 0
         for number, places, within in self._parts.by_part(positions):
             parts.append(self._chunks[number].take(pa.array(within)))
-            back[places] = np.arange(taken, taken + len(places))
-            taken += len(places)
-        return values_of(_joined(parts).take(pa.array(back)))
+            row_of[places] = np.arange(count, count + len(places))
+            count += len(places)
+        return values_of(_joined(parts).take(pa.array(row_of)))
 
     @functools.cached_property
     def _arrays(self) -> list[np.ndarray[Any, Any]] | None:
-        """The chunks as NumPy arrays, where they are that in memory."""
+        """The chunks as NumPy arrays without a copy, or None."""
         if self.sample_bytes is None:
             return None
         return [chunk.to_numpy(zero_copy_only=True) for chunk in self._chunks]
@@ -139,19 +135,19 @@ class ArrowSource(Source):
     def _gather(self, arrays: list[np.ndarray[Any, Any]], positions: Int64) -> np.ndarray[Any, Any]:
         if len(arrays) == 1:
             return arrays[0].take(positions)
-        found = np.empty(len(positions), arrays[0].dtype)
+        values = np.empty(len(positions), arrays[0].dtype)
         for number, places, within in self._parts.by_part(positions):
-            found[places] = arrays[number].take(within)
-        return found
+            values[places] = arrays[number].take(within)
+        return values
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Whether NumPy has the values as they lie in memory."""
+    """Whether NumPy can read the values in place."""
     return scalar_dtype(kind) is not None and not (pa.types.is_boolean(kind) or pa.types.is_date(kind))
 
 
 def _joined(parts: list[pa.Array]) -> pa.Array:
-    if pa.types.is_dictionary(parts[0].type):  # of each chunk another
+    if pa.types.is_dictionary(parts[0].type):  # chunks have different dictionaries
         parts = [part.dictionary_decode() for part in parts]
     return pa.concat_arrays(parts)
 
@@ -162,7 +158,7 @@ def _pandas_source(column: Any) -> Source:
     if isinstance(dtype, np.dtype) and dtype.kind != "O":
         return ArraySource(values)
     try:
-        # NaN among objects is pandas' word for none; NaN among floats is a number.
+        # Among objects NaN means absent in pandas; among floats it is a number.
         return ArrowSource(pa.array(values, from_pandas=True))
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return SequenceSource(np.asarray(column).tolist())

@@ -1,1 +1,1 @@
-"""Which samples a rank takes at which step of an epoch, and how far an epoch has gone."""
+"""The samples of a rank at each step of an epoch, and the position in an epoch."""

@@ -1,7 +1,7 @@
-"""BudgetSteps: which places of an epoch a rank takes at which step where batches vary in size.
+"""BudgetSteps: the steps of a rank with batches of varying size.
 
-The order is cut into batches one after the other, each as long as its rule allows, and a global step takes as many
-batches as there are ranks. A cut depends only on where it begins, so any place between two steps is a place to resume.
+The order is cut into consecutive batches, each as long as the rule allows. A global step takes one batch for each rank.
+A cut depends only on its start, so an epoch can be resumed between any two steps.
 """
 
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ _BLOCK = 16_384  # places cut at once
 class BudgetSteps(EpochSteps):
     """One rank's steps under a rule that cuts batches.
 
-    The ranks that the last batches of an epoch do not reach get, by the shard's `uneven`: a batch of one repeated
-    sample ("pad", "full"); no step ("allow"); or these batches are left out for all ("drop").
+    If the last batches of an epoch are fewer than the ranks, the shard's `uneven` decides: the other ranks get a batch
+    of one repeated sample ("pad", "full") or no step ("allow"), or these batches are left out ("drop").
 
     Raises:
         ValueError: a rule over another number of samples.
@@ -37,7 +37,7 @@ class BudgetSteps(EpochSteps):
         self._sampler = sampler
         self.shuffles = sampler.shuffles
         self._shard = shard
-        self._counted: tuple[int, int, int] | None = None  # samples, epoch, and its batches on this rank
+        self._counted: tuple[int, int, int] | None = None  # samples, epoch, batches of this rank in it
 
     def places(self, samples: int | None) -> int:
         assert samples is not None
@@ -48,20 +48,6 @@ class BudgetSteps(EpochSteps):
 
     def describe(self) -> dict[str, Any]:
         return {"sampler": self._sampler.describe(), "batches": self._rule.describe()}
-
-    def after(self, samples: int | None, epoch: int, place: int, count: int) -> int | None:
-        for number, (step, _) in enumerate(self.steps(samples, epoch, place), 1):
-            if step.is_last:
-                break
-            if number == count:
-                return step.after
-        return None
-
-    def rows(self, samples: int | None, epoch: int) -> int:
-        return sum(len(positions) for _, positions in self.steps(samples, epoch, 0))
-
-    def padded(self, samples: int | None, epoch: int, place: int) -> int:
-        return sum(step.padded for step, _ in self.steps(samples, epoch, place))
 
     def count(self, samples: int | None, epoch: int) -> int:
         """Batches of this rank in an epoch. O(samples) the first time for each epoch."""
@@ -74,13 +60,13 @@ class BudgetSteps(EpochSteps):
 
     def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[RankStep, Int64]]:
         assert samples is not None
-        found: tuple[RankStep, Int64] | None = None  # held back until it is known whether it is the last
+        delayed: tuple[RankStep, Int64] | None = None  # by one step, to know the last
         for following in self._steps(samples, epoch, place):
-            if found is not None:
-                yield found
-            found = following
-        if found is not None:
-            yield found[0]._replace(is_last=True), found[1]
+            if delayed is not None:
+                yield delayed
+            delayed = following
+        if delayed is not None:
+            yield delayed[0]._replace(is_last=True), delayed[1]
 
     def _steps(self, samples: int, epoch: int, place: int) -> Iterator[tuple[RankStep, Int64]]:
         world, rank = self._shard.world_size, self._shard.rank
@@ -88,21 +74,18 @@ class BudgetSteps(EpochSteps):
         for first, positions in self._batches(samples, epoch, place):
             group.append((first, positions))
             if len(group) == world:
-                after = first + len(positions)
-                mine, taken = group[rank]
-                yield RankStep(mine, mine + len(taken), after), taken
+                yield _step(group, rank)
                 group = []
         if not self._shard.has_rest(len(group)):
             return
-        after = group[-1][0] + len(group[-1][1])
         if rank < len(group):
-            mine, taken = group[rank]
-            yield RankStep(mine, mine + len(taken), after), taken
+            yield _step(group, rank)
         else:
+            after = group[-1][0] + len(group[-1][1])
             yield RankStep(after, after, after, (0, 1)), self._sampler.indices(0, 1, samples, epoch)
 
     def _batches(self, samples: int, epoch: int, place: int) -> Iterator[tuple[int, Int64]]:
-        """The batches of all ranks in order: the place of the first sample, and the positions."""
+        """The batches of all ranks in order: first place, and positions."""
         length = self._sampler.length(samples)
         waiting = np.empty(0, np.int64)
         reached = place
@@ -114,3 +97,10 @@ class BudgetSteps(EpochSteps):
             for first, last in pairwise([0, *ends.tolist()]):
                 yield reached - len(waiting) + first, waiting[first:last]
             waiting = waiting[int(ends[-1]) if len(ends) else 0 :]
+
+
+def _step(group: list[tuple[int, Int64]], rank: int) -> tuple[RankStep, Int64]:
+    """A rank's step of a global step with these batches."""
+    first, positions = group[rank]
+    last_first, last_positions = group[-1]
+    return RankStep(first, first + len(positions), last_first + len(last_positions)), positions

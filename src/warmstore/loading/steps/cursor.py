@@ -1,7 +1,7 @@
-"""EpochCursor: how far the samples have been handed out, and the state that brings one back there.
+"""EpochCursor: the position in the epochs, and the state that restores it.
 
-An epoch and a place in it are those of the one order that all ranks share. So a state knows nothing of ranks, workers
-or batch sizes: any rank's state of the same step is everybody's.
+A position is an epoch and a place in the order that all ranks share. So a state has no ranks, workers or batch sizes,
+and the states of all ranks after the same step are equal.
 """
 
 import json
@@ -21,16 +21,17 @@ _ALWAYS = ("epoch", "place", "finished", "samples", "identity")
 
 
 class EpochCursor:
-    """One rank's place in the epochs of `samples` samples.
+    """One rank's position in the epochs of `samples` samples.
 
-    epoch, place: of the next batch; places are counted over all ranks. finished: epochs handed out to their end.
+    epoch, place: of the next batch; places are counted over all ranks. finished: completed epochs. is_loaded: the
+    position is a loaded state in the middle of an epoch, and no batch was handed out since.
 
     Args:
-        steps: which samples are whose, step by step.
-        samples: how many there are; None where nobody knows.
-        identity: what tells the data from other data of the same length, called when a state is asked for.
-        extra: what else must be the same, by name.
-        resume_partial: an epoch that was left is gone on with.
+        steps: the steps of this rank.
+        samples: the number of samples; None if unknown.
+        identity: returns a JSON value that tells the data from other data of the same length.
+        extra: further values that must be equal to load a state, by name.
+        resume_partial: resume an epoch after a break.
     """
 
     def __init__(
@@ -50,55 +51,55 @@ class EpochCursor:
         self._identity = identity
         self._extra = extra
         self._resume_partial = resume_partial
-        self.is_loaded = False  # a state from the middle of an epoch, and no batch was handed out since
-        self._named: int | None = None  # the epoch that is to come after one that has begun
-        self._samples_now = samples  # of the epoch it stands in: fewer where a state is of before the data grew
+        self.is_loaded = False
+        self._named: int | None = None  # the epoch to begin after the running one, set by `set_epoch`
+        self._samples_now = samples  # of the running epoch; fewer if the data grew after the loaded state
 
     def count(self, steps: EpochSteps | None = None) -> int:
-        """Batches of this rank, or of other steps, in the epoch it stands in or that was named, from its beginning."""
+        """Batches of this rank, or of other `steps`, in the whole epoch `next_epoch`."""
         samples = self._samples_now if self._named is None else self.samples
         return (steps or self.steps).count(samples, self.next_epoch)
 
     def rows(self) -> int:
-        """Rows of this rank in that epoch, repeated ones included."""
+        """Rows of this rank in that epoch, with repeated rows."""
         return self.steps.rows(self.samples, self.next_epoch)
 
     def positions(self) -> Iterator[int]:
-        """The positions of these rows, one by one."""
+        """The positions of these rows."""
         for _, positions in self.steps.steps(self.samples, self.next_epoch, 0):
             yield from positions.tolist()
 
     @property
     def next_epoch(self) -> int:
-        """The epoch of the next batch; or the one that was named since."""
+        """The epoch of the next batch, or the epoch set by `set_epoch`."""
         return self.epoch if self._named is None else self._named
 
     def begin(self) -> tuple[int, int, int | None]:
-        """Where an iteration that begins now starts: epoch, place, and the number of samples of that epoch.
+        """The start of an iteration: epoch, place, and the number of samples of that epoch.
 
-        At the beginning of an epoch: the one that was named, else the next one after an epoch that was left, or the
-        same one where all are alike. Only a state that was loaded is gone on with in the middle.
+        A loaded state, and with `resume_partial` any position, is resumed in the middle of an epoch. Otherwise an epoch
+        begins: the one that was set; after a break the next one, or the same one if all epochs are equal.
         """
-        goes_on = self.is_loaded or self._resume_partial
         if self._named is not None:
-            self._stand(self._named)
-        elif self.place and not goes_on:
-            self._stand(self.epoch + self.steps.shuffles)
+            self._move_to(self._named)
+        elif self.place and not (self.is_loaded or self._resume_partial):
+            self._move_to(self.epoch + self.steps.shuffles)
         elif self.place and self.steps.is_over(self._samples_now, self.place):
-            self.end(self.epoch)  # other ranks or batch sizes have no step for what is left
+            self.end(self.epoch)  # with these ranks and batch size no step is left
         return self.epoch, self.place, self._samples_now
 
-    def hand_out(self, epoch: int, step: RankStep, *, goes_on: bool = False) -> None:
+    def hand_out(self, epoch: int, step: RankStep, *, is_stream: bool = False) -> None:
         """Count a batch that is handed out now.
 
         Args:
-            goes_on: the same iteration goes on with the next epoch: one that was named waits for the next iteration.
+            is_stream: the same iteration continues with the next epoch, so an epoch that was set waits for the next
+                iteration.
         """
         self.is_loaded = False
-        if step.is_last and goes_on:
+        if step.is_last and is_stream:
             named = self._named
             self.finished += 1
-            self._stand(epoch + 1)
+            self._move_to(epoch + 1)
             self._named = named
         elif step.is_last:
             self.end(epoch)
@@ -106,37 +107,37 @@ class EpochCursor:
             self.epoch, self.place = epoch, step.after
 
     def end(self, epoch: int) -> None:
-        """Stand before the epoch after this one, which was handed out whole."""
+        """Count a completed epoch, and move to the next one."""
         self.finished += 1
-        self._stand(epoch + 1 if self._named is None else self._named)
+        self._move_to(epoch + 1 if self._named is None else self._named)
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch that begins next. A state loaded from the middle of that very epoch stays."""
+        """Set the epoch that begins next. A state loaded from the middle of the same epoch stays."""
         if epoch == self.epoch and self.place and (self.is_loaded or self._resume_partial):
             self._named = None
             return
         if self.place and not self.is_loaded:
             self._named = epoch
         elif epoch != self.epoch or self.place:
-            self._stand(epoch)
+            self._move_to(epoch)
 
-    def _stand(self, epoch: int) -> None:
+    def _move_to(self, epoch: int) -> None:
         self.epoch, self.place, self._named = epoch, 0, None
         self._samples_now = self.samples
         self.is_loaded = False
 
-    def moved(self, steps: EpochSteps) -> "EpochCursor":
-        """A cursor of its own at the same place, over the steps of another rank."""
+    def with_steps(self, steps: EpochSteps) -> "EpochCursor":
+        """A copy at the same position with other steps."""
         other = copy(self)
         other.steps = steps
         return other
 
     def state(self) -> dict[str, Any]:
-        """Where it stands, for `load`: a small dict of what JSON can say."""
+        """The position, for `load`: a small JSON-serialisable dict."""
         return self.state_at(self.epoch, self.place, self.finished)
 
     def state_at(self, epoch: int, place: int, finished: int) -> dict[str, Any]:
-        """The state of another place."""
+        """The state of another position."""
         return {
             "format": FORMAT,
             "epoch": epoch,
@@ -149,55 +150,50 @@ class EpochCursor:
         }
 
     def load(self, state: Any, *, strict: bool = True, check_identity: bool = True) -> None:
-        """Stand where a state was taken.
+        """Move to the position of a state; the cursor is unchanged on errors.
 
-        A state of a store that has only grown since is mapped: the epoch it stands in is finished over the samples it
-        was begun with, and the next one is over all.
+        If the store has only grown, the epoch is finished over its first samples, and the next epoch is over all.
 
         Args:
-            strict: refuse a state of other data or another order; False begins its epoch anew then.
+            strict: refuse a state of other data or another order; False begins its epoch again.
             check_identity: see `Loader.load_state_dict`.
 
         Raises:
-            BadState: it is no state, or one of a newer format; or of other data, with `strict`. Nothing has changed.
+            BadState: no state, or a state of another format; or with `strict` a state of other data.
         """
         own = self.state_at(0, 0, 0)
         _check_form(state)
+        for name, most in {"epoch": MOST_SEED, "finished": MOST_SEED, "place": MOST_SAMPLES}.items():
+            if not _is_count(state[name], most):
+                raise BadState(f"the state has the {name} {state[name]!r}, which no loader writes")
         epoch, place, finished, samples = (state[name] for name in ("epoch", "place", "finished", "samples"))
-        for name, value, most in (
-            ("epoch", epoch, MOST_SEED),
-            ("finished", finished, MOST_SEED),
-            ("place", place, MOST_SAMPLES),
-        ):
-            if not _is_count(value, most):
-                raise BadState(f"the state has the {name} {value!r}, which no loader writes")
         contradiction = self._contradiction(state, own, check_identity=check_identity)
         if contradiction and strict:
-            raise BadState(f"{contradiction}. Pass strict=False to begin epoch {epoch:,} anew")
+            raise BadState(f"{contradiction}. Pass strict=False to begin epoch {epoch:,} again")
         if contradiction:
             place = 0
         places = self.steps.places(samples) if place else None
         if places is not None and place > places:
-            raise BadState(f"the state stands at place {place:,} of epoch {epoch:,}; it has {places:,} places")
-        self._stand(epoch)
+            raise BadState(f"the state is at place {place:,} of epoch {epoch:,}, which has {places:,} places")
+        self._move_to(epoch)
         self.place, self.finished = place, finished
         self._samples_now = samples if place else self.samples
         self.is_loaded = bool(place)
 
     def _contradiction(self, state: dict[str, Any], own: dict[str, Any], *, check_identity: bool) -> str:
-        """What tells the data or the order of a state from ours; "" if nothing does."""
-        identity = _as_json(state["identity"])
-        there, here = state["samples"], own["samples"]
-        grew = _is_count(there, MOST_SAMPLES) and there < (here or 0)
-        if there != here and not (grew and _may_grow(identity) and _may_grow(own["identity"])):
-            return f"the state is of {_number(there)} samples; here there are {_number(here)}"
+        """How the data or the order of a state differs from this cursor's; "" if they agree."""
+        identity, own_identity = _as_json(state["identity"]), _as_json(own["identity"])
+        old_samples, samples = state["samples"], own["samples"]
+        has_grown = _is_count(old_samples, MOST_SAMPLES) and old_samples < (samples or 0)
+        if old_samples != samples and not (has_grown and _may_grow(identity) and _may_grow(own_identity)):
+            return f"the state is of {_number(old_samples)} samples; here there are {_number(samples)}"
         for name in (*self.steps.describe(), *self._extra):
-            theirs, ours = _as_json(state.get(name)), _as_json(own[name])
-            if theirs != ours:
-                return f"the state has the {name} {theirs!r:.300}; here it is {ours!r:.300}"
-        if check_identity and _differ(identity, ours := _as_json(own["identity"])):
+            old, new = _as_json(state.get(name)), _as_json(own[name])
+            if old != new:
+                return f"the state has the {name} {old!r:.300}; here it is {new!r:.300}"
+        if check_identity and _differ(identity, own_identity):
             return (
-                f"the state has the identity {identity!r:.300}; here it is {ours!r:.300}; "
+                f"the state has the identity {identity!r:.300}; here it is {own_identity!r:.300}; "
                 "pass check_identity=False if they hold the same samples in the same places"
             )
         return ""
@@ -209,21 +205,21 @@ def _check_form(state: Any) -> None:
     if state["format"] > FORMAT:
         raise BadState(f"the state has format {state['format']}; this warmstore reads up to {FORMAT}. Upgrade it")
     if state["format"] < FORMAT:
-        raise BadState(f"the state has format {state['format']}, of before epochs ended with their last batch")
+        raise BadState(f"the state has format {state['format']} of an early release, which is no longer read")
     missing = [name for name in _ALWAYS if name not in state]
     if missing:
         raise BadState(f"the state lacks {missing}; it has {list(state)}")
 
 
-def _differ(one: Any, other: Any) -> bool:
-    """Whether two identities contradict each other; an unknown one contradicts none."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() != other.keys() or any(_differ(one[name], other[name]) for name in one)
-    return one is not None and other is not None and bool(one != other)
+def _differ(old: Any, new: Any) -> bool:
+    """Whether two identities contradict each other. None, an unknown identity, contradicts no other."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() != new.keys() or any(_differ(old[name], new[name]) for name in old)
+    return old is not None and new is not None and bool(old != new)
 
 
 def _may_grow(identity: Any) -> bool:
-    """Whether data of this identity keep their places when more are added, as records do."""
+    """Whether samples keep their positions when more are added, as in record stores."""
     if not isinstance(identity, dict):
         return False
     if identity.get("kind") == "store":
@@ -240,7 +236,7 @@ def _as_json(value: Any) -> Any:
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError):
-        raise BadState(f"the state holds what no loader writes: {value!r:.100}") from None
+        raise BadState(f"the state holds a value that no loader writes: {value!r:.100}") from None
 
 
 def _number(samples: Any) -> str:

@@ -1,4 +1,4 @@
-"""EpochSteps: which samples a rank takes at which step of an epoch; and the steps of one batch size."""
+"""EpochSteps: the samples of a rank at each step of an epoch. FixedSteps: with one batch size."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -13,17 +13,16 @@ from warmstore.loading.steps.shard import RankStep, Shard
 
 
 class EpochSteps(ABC):
-    """One rank's steps of every epoch. Every step begins at a place of the epoch that all ranks have reached.
+    """One rank's steps of every epoch. A step begins at a place that all ranks have reached.
 
-    shuffles: whether another epoch is another order. `samples` is the number of samples that an epoch is over; None
-    where nobody knows it.
+    shuffles: whether epochs differ in their order. `samples` is the number of samples of the source; None if unknown.
     """
 
     shuffles: bool
 
     @abstractmethod
     def places(self, samples: int | None) -> int | None:
-        """Places of an epoch; None where nobody knows."""
+        """Places of an epoch; None if unknown."""
 
     @abstractmethod
     def count(self, samples: int | None, epoch: int) -> int:
@@ -31,32 +30,37 @@ class EpochSteps(ABC):
 
     @abstractmethod
     def is_over(self, samples: int | None, place: int) -> bool:
-        """Whether no rank has a step from a place on."""
+        """Whether no rank has a step from `place` on."""
 
     @abstractmethod
     def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[RankStep, Any]]:
-        """The steps from a place on, each with the positions of its samples, int64 [batch]; or with the samples."""
+        """The steps from `place` on, each with the positions of its samples, int64 [batch], or with its samples."""
 
-    @abstractmethod
     def after(self, samples: int | None, epoch: int, place: int, count: int) -> int | None:
-        """The place after so many steps from a place on, at least one; None where the epoch of this rank is over."""
+        """The place after `count` steps from `place` on, at least 1; None if this rank's epoch is then over."""
+        for number, (step, _) in enumerate(self.steps(samples, epoch, place), 1):
+            if step.is_last:
+                break
+            if number == count:
+                return step.after
+        return None
 
-    @abstractmethod
     def padded(self, samples: int | None, epoch: int, place: int) -> int:
-        """Repeated rows at the end of this rank's last batch of an epoch that is taken from a place on."""
+        """Repeated rows at the end of this rank's last batch of an epoch that is read from `place` on."""
+        return sum(step.padded for step, _ in self.steps(samples, epoch, place))
 
-    @abstractmethod
     def rows(self, samples: int | None, epoch: int) -> int:
-        """Rows of this rank in an epoch, repeated ones included."""
+        """Rows of this rank in an epoch, with repeated rows."""
+        return sum(len(positions) for _, positions in self.steps(samples, epoch, 0))
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """What a state says of the order, by name."""
+        """The description of the order in a state, by name."""
 
 
 @final
 class FixedSteps(EpochSteps):
-    """Steps of one batch size, but for the last."""
+    """Steps with batches of one size; the last batch may differ."""
 
     def __init__(self, sampler: Sampler, shard: Shard) -> None:
         self._sampler = sampler
@@ -77,7 +81,7 @@ class FixedSteps(EpochSteps):
         assert samples is not None
         length = self.places(samples)
         spans = ((step.first, step.last) for step in self._shard.steps(length, place))
-        # One after the other: spans are taken ahead.
+        # Steps are computed twice, as `batched_indices` reads spans ahead.
         for step, positions in zip(
             self._shard.steps(length, place), batched_indices(self._sampler, spans, samples, epoch), strict=True
         ):

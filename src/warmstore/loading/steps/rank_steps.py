@@ -1,4 +1,4 @@
-"""The shard and the steps that a user means: of one batch size or a rule, for a rank that is given or found."""
+"""The shard and the steps for the arguments of a loader: a batch size or a rule, and a rank that is passed or found."""
 
 from typing import Any
 
@@ -11,30 +11,29 @@ from warmstore.loading.validation import integer
 
 
 def batch_size_of(value: Any) -> int | BatchSize:
-    """A batch size, or a rule for batches of varying size, as a user hands it in.
+    """The `batch_size` argument: a number, or a rule for batches of varying size.
 
     Raises:
-        ValueError: neither.
+        ValueError: any other value.
     """
     return value if isinstance(value, BatchSize) else integer("batch_size", value, 1, MOST_BATCH)
 
 
 def shard_of(batch_size: int | BatchSize, rank: Any, world_size: Any, uneven: Uneven) -> Shard:
-    """This process's part of every epoch; under a rule its batches have up to `limit` samples.
+    """The shard of a rank, which is found if it is None; with a rule, of batches of `limit` samples.
 
     Raises:
-        BadRank: a rank outside the world.
-        ValueError: a batch size below 1, or another word for `uneven`.
+        BadRank, ValueError: as `Shard`.
     """
     size = batch_size.limit if isinstance(batch_size, BatchSize) else batch_size
     return Shard(size, *find_rank(rank, world_size), uneven)
 
 
 def steps_of(batch_size: int | BatchSize, sampler: Sampler, shard: Shard, samples: int) -> EpochSteps:
-    """The steps of a shard over samples that have positions.
+    """The steps of a shard over a source with positions.
 
     Raises:
-        ValueError: a rule over another number of samples.
+        ValueError: a rule for another number of samples.
     """
     if isinstance(batch_size, BatchSize):
         return BudgetSteps(sampler, shard, batch_size, samples)

@@ -1,7 +1,7 @@
-"""Which places of an epoch a rank takes at which step.
+"""Shard: the places of an epoch that a rank takes at each step.
 
-A global step takes batch size x world size consecutive places of the one order, and rank r the r-th part of them. So
-how far an epoch has come is one number, the same for all ranks, whatever their number and the batch size are.
+A global step takes batch size x world size consecutive places of the common order, and rank r the r-th part of them. So
+the position in an epoch is one number for all ranks, independent of world size and batch size.
 """
 
 import os
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 from warmstore.errors import BadRank
-from warmstore.loading.validation import MOST_SAMPLES, integer
+from warmstore.loading.validation import MOST_SAMPLES, integer, set_fields
 
 Uneven = Literal["pad", "drop", "allow", "full"]
 
@@ -21,10 +21,10 @@ MOST_BATCH = MOST_SAMPLES // _MOST_RANKS
 
 
 class RankStep(NamedTuple):
-    """What one rank takes at one global step.
+    """One rank's part of a global step.
 
-    first, last: its places of the epoch. after: how many places all ranks together have taken then. fill: places from
-    the start of the epoch on (and on beyond its end, as on a ring) whose samples are repeated at the end of the batch.
+    first, last: the places [first, last) of the batch. after: the place that all ranks have reached after the step.
+    fill: places [start, end), modulo the length of the epoch, whose samples are repeated at the end of the batch.
     is_last: no step of this rank follows in the epoch.
     """
 
@@ -44,23 +44,22 @@ class RankStep(NamedTuple):
 class Shard:
     """One rank's part of every epoch.
 
-    At the end of an epoch fewer than batch size x world size places may be left. They are split evenly, in order, over
-    the ranks, whose parts then differ by at most one.
+    At the end of an epoch fewer than batch size x world size places may be left. This rest is split evenly, in order,
+    over the ranks, whose parts differ by at most one.
 
     Args:
         batch_size: samples in a batch of one rank.
-        rank, world_size: which of how many.
+        rank, world_size: the rank, and the number of ranks.
         uneven: what to do with the rest of an epoch:
-            "pad": fill the last batch of every rank up to the longest of them, with samples from the start of the
-                epoch, rank after rank. All ranks have the same number of steps and of rows. One rank alone has nothing
-                to fill.
+            "pad": fill the last batches of all ranks up to the longest of them, with samples from the start of the
+                epoch. All ranks have the same number of steps and rows. A single rank repeats no sample.
             "drop": leave the rest out.
             "allow": a rank whose part is empty has one step fewer.
             "full": as "pad", but up to the batch size, also on one rank: all batches have one shape.
 
     Raises:
         BadRank: a rank outside the world.
-        ValueError: a batch size below 1, or another word for `uneven`.
+        ValueError: a batch size below 1, or an unknown `uneven`.
     """
 
     batch_size: int
@@ -69,7 +68,7 @@ class Shard:
     uneven: Uneven = "pad"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "batch_size", integer("batch_size", self.batch_size, 1, MOST_BATCH))
+        set_fields(self, batch_size=integer("batch_size", self.batch_size, 1, MOST_BATCH))
         if not isinstance(self.uneven, str) or self.uneven not in _UNEVEN:
             raise ValueError(f"uneven must be one of {', '.join(map(repr, _UNEVEN))}; got {self.uneven!r}")
         try:
@@ -79,17 +78,16 @@ class Shard:
             raise BadRank(
                 f"rank {self.rank!r} is outside a world of {self.world_size!r}; ranks go from 0 to world_size - 1"
             ) from None
-        object.__setattr__(self, "rank", rank)
-        object.__setattr__(self, "world_size", world)
+        set_fields(self, rank=rank, world_size=world)
 
     @property
     def together(self) -> int:
-        """Places that one step of all ranks takes."""
+        """Places of a global step."""
         return self.batch_size * self.world_size
 
     @property
     def marks(self) -> bool:
-        """Whether batches may hold repeated rows, which a mask marks."""
+        """Whether batches may have repeated rows, and so a mask."""
         return self.uneven == "full" or (self.uneven == "pad" and self.world_size > 1)
 
     def count(self, length: int, start: int = 0) -> int:
@@ -103,7 +101,7 @@ class Shard:
         return left < (self.together if self.uneven == "drop" else 1)
 
     def steps(self, length: int, start: int = 0) -> Iterator[RankStep]:
-        """The steps of this rank from the place `start` on, to which all ranks have come."""
+        """The steps of this rank from the place `start` on, which all ranks have reached."""
         size, together = self.batch_size, self.together
         offset = self.rank * size
         rest = max(length - start, 0) % together
@@ -117,33 +115,33 @@ class Shard:
             before = self.rank * each + min(self.rank, more)
             count = each + (self.rank < more)
             rows = {"full": size, "pad": each + bool(more)}.get(self.uneven, count)
-            filled = self.rank * rows - before  # by the ranks before this one
+            filled = self.rank * rows - before  # repeated rows of lower ranks
             fill = (filled, filled + rows - count) if rows > count else (0, 0)
             yield RankStep(begin + before, begin + before + count, length, fill, is_last=True)
 
     def has_rest(self, rest: int) -> bool:
-        """Whether this rank has one more step for a rest, of so many places or batches, too few for all ranks."""
+        """Whether this rank has one more step for a rest of `rest` places or batches, too few for a global step."""
         if self.uneven == "allow":
             return self.rank < rest
         return bool(rest) and self.uneven != "drop"
 
 
 def find_rank(rank: Any = None, world_size: Any = None) -> tuple[Any, Any]:
-    """Rank and world size: as given, else of torch.distributed where it is initialised, else of the environment
-    variables RANK and WORLD_SIZE as torchrun sets them, else 0 and 1.
+    """Rank and world size: as passed, else from torch.distributed if it is initialised, else from the environment
+    variables RANK and WORLD_SIZE of torchrun, else 0 and 1.
 
     Raises:
-        BadRank: one of the two without the other, or variables that are no numbers.
+        BadRank: only one of the two is passed, or variables are no numbers.
     """
     if (rank is None) != (world_size is None):
         raise BadRank(f"rank and world_size belong together; got rank {rank!r} and world_size {world_size!r}")
     if rank is not None:
         return rank, world_size
-    distributed = sys.modules.get("torch.distributed")  # never imported for this: who uses it has imported it
+    distributed = sys.modules.get("torch.distributed")  # not imported: a program that uses it has imported it
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     texts = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-    if texts[0] is None and os.environ.get("NODE_RANK") == "0":  # Lightning's processes know their place on the node
+    if texts[0] is None and os.environ.get("NODE_RANK") == "0":  # Lightning sets the rank on the node
         texts = os.environ.get("LOCAL_RANK"), texts[1]
     if None in texts:
         return 0, 1

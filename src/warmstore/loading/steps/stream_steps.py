@@ -1,7 +1,7 @@
-"""StreamSteps: the steps of an epoch whose samples come one after the other, from an iterable of unknown length.
+"""StreamSteps: the steps of a rank through an iterable of unknown length.
 
-Every rank goes through the whole stream and takes its part of it, so that all of them meet the end at the same step. A
-place is a number of samples: to resume there, that many are taken and left.
+Every rank reads the whole stream and keeps its part, so that all ranks reach the end at the same step. A place is a
+number of samples: to resume, that many samples are read and skipped.
 """
 
 from collections.abc import Iterator
@@ -32,38 +32,32 @@ class StreamSteps(EpochSteps):
         return self._shard.count(known)
 
     def is_over(self, samples: int | None, place: int) -> bool:
-        return False  # the stream says so
+        return False  # known only at the end of the stream
 
     def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[RankStep, list[Any]]]:
         stream = self._source.begin(epoch)
         for _ in islice(stream, place):
             pass
         together = list(islice(stream, self._shard.together))
-        first = [] if place else together  # of the epoch: what fills up
+        first = [] if place else together  # the start of the epoch, to fill up the last batch
         while together:
             following = list(islice(stream, self._shard.together))
             length = place + len(together)
-            # What follows counts as one step more, which keeps this one from being the last.
+            # The following samples count as one more step, so that this step is not the last.
             step = next(self._shard.steps(length + len(following), place), None)
             if step is not None and step.after <= length:
-                taken = together[step.first - place : step.last - place]
-                yield step, [*taken, *self._filling(epoch, step, first)]
+                own = together[step.first - place : step.last - place]
+                yield step, [*own, *self._filling(epoch, step, first)]
             place, together = length, following
 
-    def after(self, samples: int | None, epoch: int, place: int, count: int) -> int | None:
-        raise TypeError("an iterable source has no positions")
-
     def rows(self, samples: int | None, epoch: int) -> int:
-        raise TypeError("an iterable source has no positions")
-
-    def padded(self, samples: int | None, epoch: int, place: int) -> int:
         raise TypeError("an iterable source has no positions")
 
     def _filling(self, epoch: int, step: RankStep, first: list[Any]) -> list[Any]:
         """The samples that fill up the last batch, from the start of the epoch."""
         if not step.padded:
             return []
-        if not first:  # the epoch was gone on with in its middle
+        if not first:  # the epoch was resumed
             first = list(islice(self._source.begin(epoch), self._shard.together))
         return [first[at % len(first)] for at in range(*step.fill)]
 

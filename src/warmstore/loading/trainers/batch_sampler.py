@@ -17,21 +17,20 @@ _torch_data: Any = imported("torch.utils.data")
 
 @final
 class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
-    """Positions batch by batch in an order, for one rank of many: what torch's DataLoader takes as `batch_sampler`.
+    """Positions batch by batch, for one rank of many: a `batch_sampler` for torch's DataLoader.
 
-    One `for` is one epoch, as of a `Loader`: its last batch ends it, and every `iter()` from which something is taken
-    begins another one. Who shards is known: a rank that was found gives way to a trainer that shards (accelerate, and
-    Lightning with use_distributed_sampler), which is logged once.
+    One `for` is one epoch, as with a `Loader`: the last batch ends an epoch, and every `iter()` that is read begins
+    one. If a trainer shards batches itself (accelerate, and Lightning with use_distributed_sampler), a rank that was
+    not passed is ignored, which is logged once.
 
     Args:
         source: the data set, or the number of samples.
-        batch_size, sampler, rank, world_size, uneven, resume_partial: as a `Loader` takes them. There is no mask in
-            positions: repeated rows are the last `padded` of an epoch's last batch, and `ws.collate` and `Dataset` add
-            the mask "valid" to batches that are dicts.
+        batch_size, sampler, rank, world_size, uneven, resume_partial: as a `Loader` takes them. Repeated rows are the
+            last `padded` rows of an epoch's last batch; `ws.collate` adds the mask "valid" to batches that are dicts.
 
     Raises:
-        BadRank: a rank outside the world; or one that was passed, to a trainer that shards again.
-        ValueError, TypeError: an option that cannot be.
+        BadRank: a rank outside the world, or a rank that was passed although a trainer shards.
+        ValueError, TypeError: an invalid option.
     """
 
     def __init__(
@@ -47,15 +46,15 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
         **unknown: Never,
     ) -> None:
         refuse("BatchSampler", unknown)
-        if isinstance(source, BatchSampler):  # Lightning's way of making one anew, around its own sampler
+        if isinstance(source, BatchSampler):  # Lightning rebuilds a batch sampler with its own sampler
             drawing = source._drawing.sharded_by(sampler)
             if not is_for_predictions(sampler):
-                source._drawing = drawing  # whoever holds that one sees where training stands
+                source._drawing = drawing  # the user's batch sampler shows the position of training
         else:
             if isinstance(source, _torch_data.Sampler):
                 raise TypeError(
-                    f"a BatchSampler takes the data set, or its length; got a {type(source).__name__}. Keep a trainer "
-                    "from making it anew around a sampler of its own: Trainer(use_distributed_sampler=False)"
+                    f"a BatchSampler takes the data set, or its length; got a {type(source).__name__}. If a trainer "
+                    "rebuilds it with a sampler of its own, pass Trainer(use_distributed_sampler=False)"
                 )
             if batch_size is None:
                 raise TypeError("BatchSampler needs a batch_size: BatchSampler(data_set, 32)")
@@ -63,9 +62,9 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
         self._set(drawing)
 
     def _set(self, drawing: Drawing) -> None:
-        # One attribute: trainers copy and replay those of a batch sampler.
+        # One attribute, as trainers copy the attributes of a batch sampler.
         self._drawing = drawing
-        # Lightning makes batch samplers anew with what it finds under these names, and its sampler as `sampler`.
+        # Lightning rebuilds batch samplers with the arguments under these names, and its sampler as `sampler`.
         saved = {"args": (), "kwargs": {"source": self}, "arg_names": (), "default_kwargs": {"sampler": None}}
         self.__dict__.update({f"__pl_saved_{name}": value for name, value in saved.items()})
 
@@ -83,7 +82,8 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
     @property
     def sampler(self) -> EpochSampler:
         """The order of this rank's samples; its `set_epoch` is this batch sampler's."""
-        return self._drawing.sampler(self.set_epoch)
+        drawing = self._drawing
+        return EpochSampler(drawing.order, drawing.cursor, None if drawing.resume_partial else self.set_epoch)
 
     @property
     def padded(self) -> int:
@@ -92,35 +92,35 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next batch; or the one that was named since."""
+        """The epoch of the next batch, or the epoch set by `set_epoch`."""
         self._drawing.settle()
         return self._drawing.cursor.next_epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch that begins next. One that runs is not changed; a state loaded from that epoch stays.
+        """Set the epoch that begins next. A running epoch, and a state loaded from that epoch, do not change.
 
         Raises:
-            ValueError: no integer from 0 to 2**64 - 1.
+            ValueError: not an integer from 0 to 2**64 - 1.
         """
-        self._drawing.set_epoch(integer("epoch", epoch, 0, MOST_EPOCH), by_itself=is_automatic())
+        self._drawing.set_epoch(integer("epoch", epoch, 0, MOST_EPOCH), is_automatic=is_automatic())
 
     def __len__(self) -> int:
-        """Batches of this rank in a whole epoch; of all ranks for a trainer that shards."""
+        """Batches of this rank in a whole epoch; of all ranks under a trainer that shards."""
         return self._drawing.count(driver_of())
 
     def __iter__(self) -> Iterator[list[int]]:
-        """The batches of an epoch: lists of positions. It begins with the first one that is asked for."""
+        """The batches of an epoch: lists of positions. The epoch begins with the first `next`."""
         return DrawnBatches(self._drawing, driver_of())
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        """Where training stands, as `Loader.state_dict` has it.
+        """The position of training; see `Loader.state_dict`.
 
-        What torch's DataLoader handed out is counted, not what its workers drew ahead; nor the batch that accelerate
-        holds back. Without a DataLoader every batch that was drawn counts.
+        It counts batches that torch's DataLoader handed out, without those that its workers drew ahead or that
+        accelerate buffers. Without a DataLoader it counts all batches.
 
         Args:
-            batches: count so many batches of the epoch that was drawn from last instead; of this rank, under a trainer
-                that shards. Between epochs, and after a state was loaded, 0 is where the next epoch begins.
+            batches: the state after this many batches of the last epoch, of this rank under a trainer that shards.
+                Between epochs, and after a state was loaded, 0 is the start of the next epoch.
 
         Raises:
             ValueError: more batches than an epoch has.
@@ -128,10 +128,10 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
         return self._drawing.state(batches)
 
     def load_state_dict(self, state: dict[str, Any], strict: bool = True, *, check_identity: bool = True) -> None:
-        """Go on where a state was taken, with the next `for`; states of a `Loader` fit too. See `Loader`.
+        """Resume at a state, of a `Loader` too, with the next `for`; see `Loader.load_state_dict`.
 
         Raises:
-            BadState: no state, or one of other samples or another order; nothing has changed.
+            BadState: not a state, or a state of other samples or another order; the position is unchanged.
         """
         self._drawing.load(state, strict=strict, check_identity=check_identity)
 

@@ -1,4 +1,4 @@
-"""Any source as a map-style data set: for torch's DataLoader, for Grain, for trainers that sample by themselves."""
+"""Dataset: any source as a map-style data set for torch's DataLoader and Grain; and `collate`."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -19,13 +19,13 @@ _to_torch = ToTorch()
 
 @final
 class Dataset:
-    """Any source of a `Loader` as a map-style data set: for torch's DataLoader, as a Grain data source, in a pickle.
+    """Any source of a `Loader` as a map-style data set for torch's DataLoader, or as a Grain data source.
 
-    RecordStore and its fields need no such wrapper; dicts of sources, files and mixes do.
+    RecordStore and its fields are data sets themselves; dicts of sources, files and mixtures need a Dataset.
 
     Args:
         source, fields, collate: as a `Loader` takes them.
-        copy: samples own writable memory. False hands out what the source holds where that costs less.
+        copy: samples own writable memory. False returns views of the source where that costs less.
 
     Raises:
         BadSource: no source, or sources of different lengths.
@@ -44,7 +44,7 @@ class Dataset:
         return f"Dataset({type(self.source).__name__}, {len(self):,} samples)"
 
     def as_source(self) -> Source:
-        """What a `Loader` reads."""
+        """The source that a `Loader` reads."""
         return self.source if self._collation.does_nothing else SequenceSource(self)
 
     def __getitem__(self, position: int) -> Any:
@@ -52,7 +52,7 @@ class Dataset:
         return self.source.sample(position)
 
     def __getitems__(self, positions: Any) -> SampleBatch:
-        """Many samples, of which `ws.collate` makes a batch at no cost and any other collate function at some."""
+        """Many samples, which `ws.collate` turns into a batch at no cost."""
         at = np.asarray(positions, np.int64)
         batch = self.source.read_in(getattr(positions, "epoch", 0), at)
         return SampleBatch(batch if self._collation.does_nothing else self._collation(batch), len(at), positions)
@@ -62,11 +62,11 @@ def collate(samples: Any) -> Any:
     """A `collate_fn` for torch's DataLoader: batches of tensors over the memory that was gathered.
 
     Args:
-        samples: what `__getitems__` of a RecordStore, of its fields, or of a `Dataset` gives; or a list of samples.
+        samples: the result of `__getitems__` of a RecordStore, of a field, or of a `Dataset`; or a list of samples.
 
     Returns:
-        A batch as a `Loader` with to="torch" gives it, with the mask "valid" where a `BatchSampler` repeats rows. But
-        values of Bytes fields are bytes, which, unlike views of a file, get out of a worker process.
+        A batch as of a `Loader` with to="torch", with the mask "valid" if a `BatchSampler` may repeat rows. Values of
+        Bytes fields are bytes instead of memoryviews, which a worker process cannot send.
     """
     if not isinstance(samples, SampleBatch):
         return _to_torch.send(without_views(collating.stack(samples)))

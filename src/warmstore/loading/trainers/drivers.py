@@ -1,8 +1,8 @@
-"""Who draws from a batch sampler: torch's DataLoader, with workers that draw ahead, or a trainer that shards.
+"""Driver: the library that reads a batch sampler: torch's DataLoader, or a trainer that shards its batches.
 
-None of them says so. What a batch sampler must know of them is found in the frames that called it: what shards its
-batches once more, and how many batches were handed out of those that were drawn. Verified against torch 2.4 to 2.13 and
-accelerate 1.15; `tests/interop` fails where a later one differs.
+These libraries do not tell a batch sampler how many batches were handed out, or whether they shard the batches. So the
+calling frames are inspected. Verified with torch 2.4 to 2.13 and accelerate 1.15; `tests/interop` fails if a later
+release differs.
 """
 
 import sys
@@ -14,18 +14,18 @@ from typing import Any
 
 _LIBRARIES = ("torch.utils.data.", "torchdata.", "accelerate.data_loader")
 _LIGHTNING = ("lightning.pytorch.loops.", "pytorch_lightning.loops.")
-_DEPTH = 16  # frames between a batch sampler and the `for` of a trainer, at most
+_DEPTH = 16  # the most frames between a batch sampler and the `for` of a trainer
 
 
 @dataclass
 class Driver:
-    """What is known of who draws.
+    """The caller of a batch sampler.
 
-    name: of the trainer. shards_over: its processes, where it shards the batches; else 0. draws_a_step: batches drawn
-    for one step of a rank. epoch: as the trainer counts, where it does not say so itself. ahead: batches that the
-    workers of a DataLoader draw before the first is handed out. held_back: whether the trainer holds one batch back.
-    is_unordered: batches are handed out as they come. skipped: batches at the start of an epoch that are drawn and not
-    handed out.
+    name: of the trainer. shards_over: the trainer's processes if it shards the batches; else 0. draws_a_step: batches
+    drawn for one step of a rank. epoch: the trainer's count, if the trainer does not call `set_epoch`. ahead: batches
+    that the workers of a DataLoader draw before the first is handed out. held_back: whether the trainer buffers one
+    batch. is_unordered: the DataLoader has in_order=False. skipped: batches at the start of an epoch that are drawn and
+    not handed out.
     """
 
     name: str = ""
@@ -36,42 +36,44 @@ class Driver:
     held_back: bool = False
     is_unordered: bool = False
     skipped: int = 0
-    _loader: Any = field(default=None, repr=False)  # a weak reference to the iterator of torch's DataLoader
-    _drawn_from: Any = field(default=None, repr=False)
-    _trainer: Any = field(default=None, repr=False)  # and one to what holds a batch back
+    # Weak references to the iterator of torch's DataLoader, and to the trainer's loader that buffers a batch.
+    _loader: Any = field(default=None, repr=False)
+    _trainer: Any = field(default=None, repr=False)
+    _drawn_from: Any = field(default=None, repr=False)  # the DataLoader's iterator over the batch sampler
 
     @property
     def is_known(self) -> bool:
-        """Whether something is known of what draws: without that, a batch that is drawn is handed out."""
+        """Whether the caller is known. Batches that an unknown caller draws count as handed out."""
         return self._loader is not None or bool(self.shards_over)
 
     def check(self, *, is_over: bool) -> None:
-        """Raise ValueError where nobody knows how many batches were handed out, or which."""
+        """Raise ValueError if it is unknown which batches were handed out."""
         if is_over:
             return
         if self.is_unordered:
             raise ValueError(
-                "a DataLoader with in_order=False hands batches out in any order, and a state is a place in one: leave "
-                "in_order at True, or take states between epochs"
+                "a DataLoader with in_order=False hands out batches in any order, but a state is a place in the order: "
+                "leave in_order at True, or take states between epochs"
             )
-        trainer = None if self._trainer is None else self._trainer()
-        if self.shards_over and self._running() is None and not getattr(trainer, "end_of_dataloader", False):
+        if self.shards_over and self._running() is None and not self._has_ended():
             raise ValueError(
-                f"the DataLoader that {self.name} drew with is gone, and with it the number of batches that training "
-                "had: pass batches="
+                f"the DataLoader of {self.name} was deleted, so the number of batches handed out is unknown: pass "
+                "batches="
             )
 
-    def handed(self, asked: int, drawn: int, failed: int, *, is_exhausted: bool) -> int:
+    def _has_ended(self) -> bool:
+        """Whether the trainer has handed out the last batch."""
+        return bool(getattr(_target(self._trainer), "end_of_dataloader", False))
+
+    def handed_out(self, calls: int, drawn: int, failed: int, *, is_exhausted: bool) -> int:
         """How many of the drawn batches were handed out, or failed.
 
         Args:
-            asked: how often a batch was asked for, also after the last.
-            failed: batches that were not handed out, as making them raised.
-            is_exhausted: one was asked for after the last.
+            calls: calls of `next`, with those after the last batch.
+            failed: batches that raised an error and were not handed out.
+            is_exhausted: `next` was called after the last batch.
         """
-        loader = self._running()
-        trainer = None if self._trainer is None else self._trainer()
-        has_ended = bool(getattr(trainer, "end_of_dataloader", False))
+        loader, has_ended = self._running(), self._has_ended()
         if self.shards_over:
             if has_ended:
                 return drawn
@@ -79,16 +81,16 @@ class Driver:
                 return 0
             steps = max(int(loader._num_yielded) - self.held_back, 0) + self.skipped
             return min(drawn, steps * self.draws_a_step)
-        handed = min(drawn, max(asked - self.ahead, 0))
+        handed_out = min(drawn, max(calls - self.ahead, 0))
         if loader is not None:
-            handed = min(handed, int(loader._num_yielded) + failed + self.skipped)
+            handed_out = min(handed_out, int(loader._num_yielded) + failed + self.skipped)
         if self.held_back and not (has_ended if self.ahead else is_exhausted):
-            handed = max(handed - 1, 0)
-        return handed
+            handed_out = max(handed_out - 1, 0)
+        return handed_out
 
     def begin(self) -> None:
-        """The first batch is drawn: what the DataLoader draws from now is this epoch."""
-        loader = None if self._loader is None else self._loader()
+        """Called with the first batch of an epoch: from now on the DataLoader reads this epoch."""
+        loader = _target(self._loader)
         if loader is None:
             return
         self._drawn_from = loader._sampler_iter
@@ -97,20 +99,24 @@ class Driver:
             self.is_unordered = not getattr(loader, "_in_order", True)
 
     def _running(self) -> Any:
-        """The iterator of the DataLoader, as long as it is in this epoch: one with persistent workers is used again."""
-        loader = None if self._loader is None else self._loader()
+        """The DataLoader's iterator while it reads this epoch; persistent workers reuse it for the next epoch."""
+        loader = _target(self._loader)
         return loader if getattr(loader, "_sampler_iter", None) is self._drawn_from else None
 
-    def failed(self, asked: int, failed: int) -> int:
-        """How many batches were not handed out before the one that is asked for now."""
+    def failed(self, calls: int, failed: int) -> int:
+        """How many batches before the current call raised an error."""
         loader = self._running()
         if loader is None or self.shards_over:
             return failed
-        return max(asked - self.ahead - self.skipped - int(loader._num_yielded), failed)
+        return max(calls - self.ahead - self.skipped - int(loader._num_yielded), failed)
+
+
+def _target(reference: Any) -> Any:
+    return None if reference is None else reference()
 
 
 def driver_of() -> Driver:
-    """Who calls a method of a batch sampler now."""
+    """The driver that is calling a method of a batch sampler."""
     driver = Driver()
     for caller, _ in _callers():
         kind = type(caller)
@@ -122,17 +128,17 @@ def driver_of() -> Driver:
 
 
 def is_automatic() -> bool:
-    """Whether accelerate sets the epoch by itself now, from its own count at the beginning of a `for`."""
+    """Whether accelerate is setting the epoch to its own count, at the beginning of a `for`."""
     return any(
         frame.f_code.co_name == "__iter__" and type(caller).__module__ == "accelerate.data_loader"
         for caller, frame in _callers()
     )
 
 
-def held_by_lightning() -> int:
-    """Batches that Lightning has fetched and not trained on, where it saves a state now.
+def buffered_by_lightning() -> int:
+    """Batches that Lightning has fetched and not trained on, if it is saving a state.
 
-    It fetches one ahead where a loader has no length, to know which is the last.
+    If a loader has no length, Lightning fetches one batch ahead to find the last.
     """
     for caller, _ in _callers(_LIGHTNING):
         fetcher = getattr(caller, "_data_fetcher", None)
@@ -143,24 +149,23 @@ def held_by_lightning() -> int:
 
 def _see_accelerate(driver: Driver, caller: Any, name: str) -> None:
     driver.name = "accelerate"
-    if name == "BatchSamplerShard" and caller.num_processes > 1:
-        driver.shards_over = caller.num_processes
-        driver.draws_a_step = 1 if caller.split_batches else caller.num_processes
-    elif name == "DataLoaderDispatcher" and caller.state.num_processes > 1:
-        driver.shards_over = caller.state.num_processes
-        driver.draws_a_step = 1 if caller.split_batches else caller.state.num_processes
+    if name in ("BatchSamplerShard", "DataLoaderDispatcher"):
+        processes = caller.num_processes if name == "BatchSamplerShard" else caller.state.num_processes
+        if processes > 1:
+            driver.shards_over = processes
+            driver.draws_a_step = 1 if caller.split_batches else processes
     elif name == "SkipBatchSampler":
         driver.skipped += caller.skip_batches
     if name in ("DataLoaderShard", "DataLoaderDispatcher"):
         driver.held_back = True
         driver._trainer = weakref.ref(caller)
-        driver.epoch = vars(caller).get("iteration")  # while it is being made it has none
+        driver.epoch = vars(caller).get("iteration")  # missing during construction
 
 
 def _callers(libraries: tuple[str, ...] = _LIBRARIES) -> Iterator[tuple[Any, FrameType]]:
-    """The objects of these libraries whose methods run now, from the innermost on, each with its frame.
+    """The objects of these libraries on the call stack, from the innermost on, each with its frame.
 
-    The variables of other frames are left alone: Python keeps what is looked at, up to 3.12, as long as the frame runs.
+    Variables of other frames are not read: up to Python 3.12, reading `f_locals` keeps them alive with the frame.
     """
     frame: FrameType | None = sys._getframe(2)
     for _ in range(_DEPTH):

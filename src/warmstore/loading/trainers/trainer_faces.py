@@ -1,7 +1,7 @@
-"""What trainers take a loader apart into: positions that know their batch, a data set, and a sampler with epochs.
+"""A loader's attributes for trainers: `dataset`, `sampler`, and the positions of a batch.
 
-A trainer that resumes in the middle of an epoch makes torch's DataLoader anew of a loader's `dataset`, `batch_sampler`
-and `collate_fn`. Its batches must be those of the loader, so each list of positions carries what its batch is made of.
+To resume in the middle of an epoch, a trainer rebuilds torch's DataLoader from `dataset`, `batch_sampler` and
+`collate_fn`. The lists of positions have an epoch and a step, so that its batches equal those of the loader.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,10 +19,7 @@ from warmstore.records.sample_batch import SampleBatch
 
 
 class BatchPositions(list[int]):
-    """The positions of a batch, in a list as torch has them, with the epoch and the step it is of.
-
-    marks: whether batches that are dicts get a mask of repeated rows.
-    """
+    """The positions of a batch, a list as in torch, with epoch and step. marks: whether the batch gets a mask."""
 
     def __init__(self, positions: Iterable[int], epoch: int, step: RankStep, marks: bool) -> None:
         super().__init__(positions)
@@ -32,7 +29,7 @@ class BatchPositions(list[int]):
 
     @property
     def valid(self) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
-        """The mask of rows that are not repeated, bool [rows]; None where there are never any."""
+        """The mask of rows that are not repeated, bool [rows]; None without `marks`."""
         return np.arange(len(self)) < self.step.last - self.step.first if self.marks else None
 
     def __reduce__(self) -> Any:
@@ -41,7 +38,7 @@ class BatchPositions(list[int]):
 
 @final
 class LoaderDataset:
-    """A loader's samples as a map-style data set. A batch of `BatchPositions` comes as the loader makes it."""
+    """A loader's samples as a map-style data set. The batch of `BatchPositions` equals the loader's batch."""
 
     def __init__(self, build: BatchBuilder) -> None:
         self._build = build
@@ -58,7 +55,7 @@ class LoaderDataset:
         at = np.asarray(positions, np.int64)
         if isinstance(positions, BatchPositions):
             return SampleBatch(self._build(Task(positions.epoch, positions.step, at)).batch, len(at))
-        # Somebody has joined or cut batches: which rows are repeated is not known, and what is random depends on them.
+        # A trainer has joined or cut batches: repeated rows are unknown, and the generator depends on the positions.
         first = int.from_bytes(blake2b(at.tobytes(), digest_size=7).digest())
         build = replace(self._build, marks=False)
         return SampleBatch(build(Task(0, RankStep(first, first + len(at), first + len(at)), at)).batch, len(at))
@@ -66,10 +63,7 @@ class LoaderDataset:
 
 @final
 class EpochSampler:
-    """The order of a loader or batch sampler, as trainers look for it: they set its epoch.
-
-    Its other attributes are those of the `Sampler`.
-    """
+    """The sampler of a loader or batch sampler, with `set_epoch` for trainers and the attributes of the `Sampler`."""
 
     def __init__(self, sampler: Sampler, cursor: EpochCursor, set_epoch: Callable[[int], None] | None) -> None:
         self._sampler = sampler
@@ -77,7 +71,7 @@ class EpochSampler:
         self._set_epoch = set_epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch that begins next; of no effect where epochs that were left are gone on with."""
+        """Set the epoch that begins next; without effect if epochs are resumed after a break."""
         if self._set_epoch is not None:
             self._set_epoch(epoch)
 

@@ -1,1 +1,1 @@
-"""Values of samples: what kind they are, who owns their memory, and hashes that tell them apart."""
+"""Values of samples: their types, the ownership of their memory, and hashes of them."""

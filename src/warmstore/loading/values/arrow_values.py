@@ -1,7 +1,6 @@
-"""Arrow arrays as the values of a batch: NumPy arrays that own their memory, lists where values vary, nested dicts.
+"""Arrow arrays as values of a batch: NumPy arrays that own their memory, lists, or nested dicts.
 
-Everything of fixed width goes through Arrow's buffers; only text, bytes and what NumPy does not know become Python
-objects, one a value.
+Values of fixed width are copied from Arrow's buffers. Text, bytes and types that NumPy lacks become Python objects.
 """
 
 import itertools
@@ -23,9 +22,9 @@ def values_of(array: pa.Array | pa.ChunkedArray) -> Any:
     """The values of n rows of a column.
 
     Returns:
-        Numbers, bools: [n], masked where there are nulls. Dates and times: datetime64 or timedelta64 [n], NaT for null
-        (of a time zone: UTC). Lists of one length, and tensors: [n, ...]. Other lists: a list of n arrays. Structs: a
-        dict. Text, bytes and the rest: a list of n Python values, None for null. Dictionaries are decoded.
+        Numbers, bools: [n], masked if there are nulls. Dates and times: datetime64 or timedelta64 [n], NaT for null, in
+        UTC. Lists of one length, and tensors: [n, ...]. Other lists: a list of n arrays. Structs: a dict. Text, bytes
+        and other types: a list of n Python values, None for null. Dictionaries are decoded.
     """
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks != 1 else array.chunk(0)
@@ -50,10 +49,9 @@ def values_of(array: pa.Array | pa.ChunkedArray) -> Any:
 def _numbers(array: pa.Array) -> np.ndarray[Any, Any]:
     kind, nulls = array.type, array.null_count
     if pa.types.is_boolean(kind):
-        known = array.fill_null(False) if nulls else array
-        values = np.array(known.to_numpy(zero_copy_only=False))
+        values = np.array((array.fill_null(False) if nulls else array).to_numpy(zero_copy_only=False))
     else:
-        bits = array.view(_BITS[kind.bit_width // 8])  # Arrow fills nulls of few types, but of integers of any width
+        bits = array.view(_BITS[kind.bit_width // 8])  # as `fill_null` supports integers, and not all other types
         values = np.array((bits.fill_null(0) if nulls else bits).to_numpy())
         if pa.types.is_date32(kind):
             values = values.view(np.int32).astype("M8[D]")
@@ -61,16 +59,12 @@ def _numbers(array: pa.Array) -> np.ndarray[Any, Any]:
             values = values.view(f"i{kind.bit_width // 8}").astype(f"m8[{kind.unit}]")
         else:
             values = values.view(np.dtype(scalar_dtype(kind)))
-    return _without(values, array) if nulls else values
-
-
-def _without(values: np.ndarray[Any, Any], array: pa.Array) -> np.ndarray[Any, Any]:
-    """Values [n] with those of null rows marked."""
-    absent = _nulls(array)
-    if values.dtype.kind in "mM":
-        values[absent] = np.array("NaT", values.dtype)
+    if not nulls:
         return values
-    return np.ma.MaskedArray(values, absent)
+    if values.dtype.kind not in "mM":
+        return np.ma.MaskedArray(values, _nulls(array))
+    values[_nulls(array)] = np.array("NaT", values.dtype)
+    return values
 
 
 def _nulls(array: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -79,16 +73,16 @@ def _nulls(array: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 def _of_one_length(array: pa.Array, size: int) -> Any:
     inner = values_of(array.flatten())  # of the rows that are not null
-    there = len(array) - array.null_count
+    count = len(array) - array.null_count
     if isinstance(inner, np.ndarray):
-        return _spread(inner.reshape(there, size, *inner.shape[1:]), array)
+        return _spread(inner.reshape(count, size, *inner.shape[1:]), array)
     if isinstance(inner, dict):
         return array.to_pylist()
-    return _with_none([inner[at * size : (at + 1) * size] for at in range(there)], array)
+    return _with_none([inner[at * size : (at + 1) * size] for at in range(count)], array)
 
 
 def _spread(values: np.ndarray[Any, Any], array: pa.Array) -> np.ndarray[Any, Any]:
-    """Values of the rows that are not null as those of all rows, masked where there are others."""
+    """The values of rows that are not null as values of all rows, masked where null."""
     if not array.null_count:
         return values
     absent = _nulls(array)
@@ -108,30 +102,31 @@ def _with_none(values: list[Any], array: pa.Array) -> list[Any]:
 
 def _ragged(array: pa.Array) -> list[Any]:
     inner = values_of(array.flatten())
-    if isinstance(inner, dict):
-        return array.to_pylist()  # type: ignore[no-any-return]
+    return array.to_pylist() if isinstance(inner, dict) else _cut(inner, array)
+
+
+def _cut(values: Any, array: pa.Array) -> list[Any]:
+    """Concatenated values of lists as one array a list, None for null."""
     lengths = array.drop_null().value_lengths().to_numpy(zero_copy_only=False)
     edges = [0, *np.cumsum(lengths).tolist()]
-    return _with_none([inner[first:last] for first, last in itertools.pairwise(edges)], array)
+    return _with_none([values[first:last] for first, last in itertools.pairwise(edges)], array)
 
 
 def _of_extension(array: pa.Array) -> Any:
     kind = array.type
     if isinstance(kind, pa.FixedShapeTensorType):
-        values = values_of(array.storage)
-        values = values.reshape(len(array), *kind.shape)
+        values = values_of(array.storage).reshape(len(array), *kind.shape)
         if kind.permutation is None:
             return values
         return values.transpose(0, *(1 + at for at in kind.permutation)).copy()
     shape, dtype = getattr(kind, "shape", None), getattr(kind, "value_type", None)
-    if shape and isinstance(dtype, str):  # an ArrayND of Hugging Face: nested lists underneath
+    if shape and isinstance(dtype, str):  # an ArrayND of Hugging Face, stored as nested lists
         return _nested(array, tuple(shape))
     return values_of(array.storage)
 
 
 def _nested(array: pa.Array, shape: tuple[int | None, ...]) -> Any:
     flat = array.storage
-    lengths = flat.drop_null().value_lengths().to_numpy(zero_copy_only=False)
     for _ in shape:
         flat = flat.flatten()
     values = values_of(flat)
@@ -139,5 +134,4 @@ def _nested(array: pa.Array, shape: tuple[int | None, ...]) -> Any:
     if shape[0] is not None:
         return _spread(values.reshape(len(array) - array.null_count, *shape), array)
     rows = values.reshape(-1, *rest) if math.prod(rest) else np.zeros((0, *rest), values.dtype)
-    edges = [0, *np.cumsum(lengths).tolist()]
-    return _with_none([rows[first:last] for first, last in itertools.pairwise(edges)], array)
+    return _cut(rows, array.storage)

@@ -1,4 +1,4 @@
-"""Short hashes that tell samples from other samples: the same on every machine and in every process."""
+"""Short hashes of samples, equal on every machine and in every process."""
 
 import hashlib
 from collections.abc import Iterable
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
     from warmstore.loading.source import Source
 
 ROWS = 64
-"""Rows that are looked at."""
+"""The most rows that are hashed."""
 
 _BYTES = 16
 _PLAIN = (str, bytes, int, float, bool, type(None))
 
 
 def spread(count: int) -> "Int64":
-    """Up to 64 rows of `count`, evenly, the first and the last among them: int64 [rows], rising."""
+    """Up to 64 evenly spaced rows out of `count`, with the first and the last: int64 [rows], ascending."""
     if count <= ROWS:
         return np.arange(count, dtype=np.int64)
     return np.array([at * (count - 1) // (ROWS - 1) for at in range(ROWS)], np.int64)
 
 
 def hash_of_rows(source: "Source") -> str | None:
-    """A hash of up to 64 rows of a source; None where it holds what has no bytes of its own."""
+    """A hash of up to 64 rows of a source; None for objects that cannot be hashed."""
     rows = spread(len(source))
     return hash_of_values(source.read(rows)) if len(rows) else hash_of_values([])
 
 
 def hash_of_values(values: Any) -> str | None:
-    """A hash of arrays, text, bytes and numbers in dicts, lists and tuples; None where there is something else."""
+    """A hash of arrays, text, bytes and numbers in dicts, lists and tuples; None for other objects."""
     state = hashlib.blake2b(digest_size=_BYTES)
     return state.hexdigest() if _add(state, values) else None
 
 
 def hash_of_plain(values: Iterable[Any]) -> str | None:
-    """A hash of all of many str, bytes, numbers or paths; None where there is something else."""
+    """A hash of all of many str, bytes, numbers or paths; None for other objects."""
     kinds = set(map(type, values))
     state = hashlib.blake2b(digest_size=_BYTES)
     if kinds == {str}:
@@ -59,13 +59,13 @@ def _plain_text(value: Any) -> str:
 
 
 def _add(state: Any, value: Any) -> bool:
-    """Feed a value; False where that cannot be."""
+    """Hash a value; False for an object that cannot be hashed."""
     if isinstance(value, dict):
         state.update(b"{%d" % len(value))
-        return all(_add(state, name) and _add(state, one) for name, one in value.items())
+        return all(_add(state, name) and _add(state, part) for name, part in value.items())
     if isinstance(value, list | tuple):
         state.update(b"[%d" % len(value))
-        return all(_add(state, one) for one in value)
+        return all(_add(state, part) for part in value)
     if is_tensor(value):
         value = to_numpy(value)
     if isinstance(value, np.ma.MaskedArray):

@@ -1,7 +1,7 @@
-"""Batches that own their memory: what a source keeps for itself is copied, what was made for the batch is not.
+"""Batches that own their memory: values that a source keeps are copied, values made for the batch are not.
 
-A value that only the batch refers to was made for it: nobody else can see it change. References are counted by the same
-expression here and for the measure, so that the count is right whatever the interpreter adds to it.
+A value with a single reference, the batch's, was made for the batch. The count for a single reference is measured with
+the same expression, as the interpreter may add references of its own.
 """
 
 import copy
@@ -42,10 +42,11 @@ _ALONE = _references([np.empty(0)], 0)
 
 
 def owned(batch: Any) -> Any:
-    """A batch, put together and held by the caller alone, with a copy of every mutable value that others hold too.
+    """A batch with copies of all mutable values that have other references.
 
     Args:
-        batch: a dict or tuple of batches; an array, which stays, but for the objects in it; a list of n values.
+        batch: a dict or tuple of batches, a list of n values, or an array, of which only objects are copied. The caller
+            has the only reference.
 
     Raises:
         BadSource: an object that cannot be copied.
@@ -58,10 +59,8 @@ def _owned_column(batch: Any) -> Any:
         kinds = set(map(type, batch))
         if all(_is_immutable(kind) for kind in kinds):
             return batch
-        if kinds == {np.ndarray} and not is_alone(batch, 0):
-            together = _copied_together(batch)
-            if together is not None:
-                return together
+        if kinds == {np.ndarray} and not is_alone(batch, 0) and (copies := _copied_together(batch)) is not None:
+            return copies
         return [_own(batch, at, alone=True) for at in range(len(batch))]
     if isinstance(batch, np.ndarray) and batch.dtype.hasobject:
         return copied(batch)
@@ -69,12 +68,12 @@ def _owned_column(batch: Any) -> Any:
 
 
 def owned_alone(holder: list[Any]) -> Any:
-    """The one value of a list that is its only holder, as `owned` has it, arrays included."""
+    """The value of a list of one, copied if it has other references."""
     return _own(holder, 0, alone=True)
 
 
 def copied(value: Any) -> Any:
-    """A copy of a value with every mutable part of it, at any depth.
+    """A deep copy of a value.
 
     Raises:
         BadSource: an object that cannot be copied.
@@ -83,7 +82,7 @@ def copied(value: Any) -> Any:
 
 
 def is_alone(container: Any, key: Any) -> bool:
-    """Whether an array in a container owns its memory and is referred to from nowhere else."""
+    """Whether a value is an array that owns its memory and has no reference but the container's."""
     if not _COUNTS_REFERENCES or _references(container, key) > _ALONE:
         return False
     value = container[key]
@@ -97,8 +96,8 @@ def is_alone(container: Any, key: Any) -> bool:
 
 
 def _copied_together(arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]] | None:
-    """Arrays that differ in their first dimension only as arrays over one fresh memory: one copy, not n; else None."""
-    if len({(one.dtype, one.shape[1:], one.ndim) for one in arrays}) > 1:
+    """Copies over one memory of arrays that differ in their first dimension only; None for other arrays."""
+    if len({(array.dtype, array.shape[1:], array.ndim) for array in arrays}) > 1:
         return None
     if not arrays[0].ndim or arrays[0].dtype.hasobject:
         return None
@@ -108,7 +107,7 @@ def _copied_together(arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any,
 
 
 def _own(container: Any, key: Any, *, alone: bool) -> Any:
-    """The value at a key of a container, copied unless the container is its only holder, and held by us alone."""
+    """The value at a key of a container, copied unless `alone` and the container has the only reference."""
     if alone and is_alone(container, key):
         return container[key]
     alone = alone and _COUNTS_REFERENCES and _references(container, key) <= _ALONE
@@ -133,20 +132,20 @@ def _own(container: Any, key: Any, *, alone: bool) -> Any:
     if kind is memoryview:
         return value if value.readonly else memoryview(bytearray(value))
     if kind.__module__.startswith("PIL.") and hasattr(value, "copy"):
-        return value if alone and _has_its_pixels_alone(value) else value.copy()  # deepcopy takes 40 times as long
+        return value if alone and _owns_pixels(value) else value.copy()  # deepcopy takes 40 times as long
     try:
         return copy.deepcopy(value)
-    except Exception as error:  # copying runs code of all kinds
+    except Exception as error:  # deepcopy runs code of the object
         if alone:
-            return value  # it was made for this batch
+            return value
         raise BadSource(
             f"a {kind.__name__} in the source cannot be copied, and a transform that changes it would change the "
-            f"source: {error}. Pass copy=False to have the very objects"
+            f"source: {error}. Pass copy=False to read the objects themselves"
         ) from error
 
 
-def _has_its_pixels_alone(image: Any) -> bool:
-    """Whether no other image of PIL has the pixels of one."""
+def _owns_pixels(image: Any) -> bool:
+    """Whether no other PIL image shares the pixels."""
     parts = vars(image)
     return all(_references(parts, name) <= _ALONE for name in ("_im", "im") if name in parts)
 
@@ -155,17 +154,17 @@ def _is_immutable(kind: type) -> bool:
     if kind in _IMMUTABLE:
         return True
     if issubclass(kind, np.generic):
-        return not issubclass(kind, np.void | np.object_)  # a view of the record it was taken from
-    # Subclasses of str and the like may carry attributes, which nobody changes.
+        return not issubclass(kind, np.void | np.object_)  # np.void is a view of a record
+    # Attributes of subclasses of str and the like are taken as constant.
     return issubclass(kind, PurePath | enum.Enum | str | bytes | int | float)
 
 
 def without_views(batch: Any) -> Any:
-    """A batch that can be sent to another process: memoryviews become bytes."""
-    return map_columns(_column_without_views, batch)
+    """A batch with bytes instead of memoryviews, which cannot be sent to another process."""
 
+    def without_views_of(column: Any) -> Any:
+        if not isinstance(column, list):
+            return column
+        return [bytes(value) if isinstance(value, memoryview) else value for value in column]
 
-def _column_without_views(column: Any) -> Any:
-    if not isinstance(column, list):
-        return column
-    return [bytes(value) if isinstance(value, memoryview) else value for value in column]
+    return map_columns(without_views_of, batch)

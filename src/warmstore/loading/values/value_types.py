@@ -1,4 +1,4 @@
-"""What a value is, told by its class: no library is imported to find out that a value is not one of its own."""
+"""The type of a value, by the names of its classes, so that no library is imported to check a value."""
 
 import inspect
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from warmstore.replicate.record_store import RecordStore
 
 POLARS_SERIES = ("polars", "Series")
 MANY = (("datasets", "DatasetDict"),)
-"""What is a dict, but of data sets that do not belong together."""
+"""Dicts of data sets that are not aligned."""
 
 _WITH_ROWS = (("torch", "DataLoader"), ("warmstore", "Loader"), ("warmstore", "FeatureCache"), ("polars", "LazyFrame"))
 _FRAMES = (("pandas", "DataFrame"), ("polars", "DataFrame"))
@@ -25,7 +25,7 @@ _COLUMNS = (("pandas", "Series"), ("pandas", "Index"), POLARS_SERIES)
 
 
 def is_of(value: Any, *classes: tuple[str, str]) -> bool:
-    """Whether a value's class is, or derives from, one of some: (package, name)."""
+    """Whether a value is an instance of any of these classes: (package, name)."""
     return any((kind.__module__.partition(".")[0], kind.__name__) in classes for kind in type(value).__mro__)
 
 
@@ -41,20 +41,18 @@ def is_column(value: Any) -> bool:
 
 def is_hugging_face(value: Any) -> bool:
     """Whether a value is a `datasets.Dataset`."""
-    # Many a project has a package `datasets` of its own.
+    # The module is compared, as other projects have packages named `datasets`.
     return any((kind.__module__, kind.__name__) == _HUGGING_FACE for kind in type(value).__mro__)
 
 
 def is_torch_set(value: Any, *names: str) -> bool:
-    """Whether a value is a data set of torch's own, and none that derives from it and may give other samples."""
+    """Whether a value is a data set of one of torch's classes itself; subclasses may have other samples."""
     return type(value).__module__ == "torch.utils.data.dataset" and type(value).__name__ in names
 
 
 def is_stream(value: Any) -> bool:
-    """Whether a value gives samples one after the other, and has none by position.
-
-    torch's IterableDataset may know its length, and derives from a class that has `__getitem__`.
-    """
+    """Whether a value has samples that can be iterated over, but not read by position."""
+    # torch's IterableDataset may have a length, and inherits `__getitem__`.
     if isinstance(value, Iterator) or is_of(value, ("torch", "IterableDataset")):
         return True
     if isinstance(value, Source | set | frozenset) or hasattr(value, "as_source") or is_of(value, *_WITH_ROWS):
@@ -64,15 +62,15 @@ def is_stream(value: Any) -> bool:
 
 
 def is_aligned(value: Any) -> bool:
-    """Whether a tuple holds sources to be read side by side, rather than samples.
+    """Whether a tuple is a tuple of aligned sources rather than of samples.
 
-    It does where every member is an array of samples (an array, tensor or column of one dimension and more, a store, a
-    field of one, a frame, a data set, a `Source`) or a list, and not all of them are lists.
+    It is if every member is a source (an array, tensor or column of at least one dimension, a store or a field, a
+    frame, a data set, a `Source`) or a list, and not all members are lists.
     """
     return (
         isinstance(value, tuple)
-        and all(isinstance(one, list) or _is_source(one) for one in value)
-        and not all(isinstance(one, list) for one in value)
+        and all(isinstance(member, list) or _is_source(member) for member in value)
+        and not all(isinstance(member, list) for member in value)
     )
 
 
@@ -81,6 +79,6 @@ def _is_source(value: Any) -> bool:
         return bool(value.ndim)
     if isinstance(value, Source | RecordStore | FieldView | FieldsView | Formatted):
         return True
-    if hasattr(value, "as_source") or hasattr(value, "selection"):  # data sets of ours
+    if hasattr(value, "as_source") or hasattr(value, "selection"):  # data sets of warmstore
         return True
     return is_column(value) or is_frame(value) or is_hugging_face(value)

@@ -13,7 +13,7 @@ class AlignedSource(Source):
     """Several sources of one length, read at the same positions.
 
     Args:
-        sources: by name, for batches that are dicts; or a tuple, named or not, for batches that are such tuples.
+        sources: a dict, for batches that are dicts; or a tuple or named tuple, for batches of that type.
 
     Raises:
         BadSource: no sources, or sources of different lengths.
@@ -21,7 +21,7 @@ class AlignedSource(Source):
 
     def __init__(self, sources: dict[Any, Source] | tuple[Source, ...]) -> None:
         if not sources:
-            raise BadSource(f"an empty {type(sources).__name__} of sources; name at least one")
+            raise BadSource(f"an empty {type(sources).__name__} of sources; pass at least one source")
         self._like = sources if isinstance(sources, tuple) else None
         self._sources = dict(enumerate(sources)) if isinstance(sources, tuple) else dict(sources)
         self.inner = tuple(self._sources.values())
@@ -29,7 +29,7 @@ class AlignedSource(Source):
         if len(set(lengths.values())) > 1:
             listed = [f"{name!r} has {length:,} samples" for name, length in lengths.items()]
             listed = [*listed[:8], *(["..."] if len(listed) > 8 else [])]
-            raise BadSource(f"sources that are read side by side differ in length: {', '.join(listed)}")
+            raise BadSource(f"sources of one batch must have equal lengths; got: {', '.join(listed)}")
         widths = [source.sample_bytes for source in self.inner]
         self.sample_bytes = None if None in widths else sum(widths)  # type: ignore[arg-type]
 

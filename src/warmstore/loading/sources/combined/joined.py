@@ -1,4 +1,4 @@
-"""Batches of several sources as one: the rows of each part go to places of their own."""
+"""ConcatSource: concatenated sources; and `joined`, which makes one batch of batches of several sources."""
 
 from typing import Any, final
 
@@ -13,7 +13,7 @@ from warmstore.tree.columns import rebuilt
 
 @final
 class ConcatSource(Source):
-    """Sources one after the other, as torch's ConcatDataset has them."""
+    """Concatenated sources, like torch's ConcatDataset."""
 
     def __init__(self, sources: list[Source]) -> None:
         self.inner = tuple(sources)
@@ -23,7 +23,7 @@ class ConcatSource(Source):
 
     @property
     def identity(self) -> Any:
-        """Those of the sources, by number."""
+        """The identities of the sources, by number."""
         return {"kind": "concat", "parts": {str(at): source.identity for at, source in enumerate(self.inner)}}
 
     def __len__(self) -> int:
@@ -41,20 +41,27 @@ class ConcatSource(Source):
 
 
 def joined(parts: list[Any], places: list[Int64]) -> Any:
-    """Batches as one: row i of part k goes to places[k][i]. Rows that differ in shape or kind become a list."""
+    """One batch of several: row i of part k goes to places[k][i]. Rows of different shapes or types become a list.
+
+    Arrays are masked if any part is. Absent values of a `Packed` are None.
+    """
     first = parts[0]
     if isinstance(first, dict) and all(isinstance(part, dict) and part.keys() == first.keys() for part in parts):
         return {name: joined([part[name] for part in parts], places) for name in first}
     if isinstance(first, tuple) and all(isinstance(part, tuple) and len(part) == len(first) for part in parts):
         return rebuilt(first, [joined(list(column), places) for column in zip(*parts, strict=True)])
     count = sum(map(len, places))
-    if all(type(part) is np.ndarray for part in parts) and len({(one.dtype, one.shape[1:]) for one in parts}) == 1:
-        found = np.empty((count, *first.shape[1:]), first.dtype)
+    is_array = all(isinstance(part, np.ndarray) for part in parts)
+    if is_array and len({(part.dtype, part.shape[1:]) for part in parts}) == 1:
+        is_masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
+        batch = (np.ma.empty if is_masked else np.empty)((count, *first.shape[1:]), first.dtype)
         for part, at in zip(parts, places, strict=True):
-            found[at] = part
-        return found
+            batch[at] = part
+        return batch
     rows: list[Any] = [None] * count
     for part, at in zip(parts, places, strict=True):
-        for place, row in zip(at.tolist(), SampleBatch(part, len(at)), strict=True):
-            rows[place] = row
+        absent = getattr(part, "absent", None)
+        samples = part if isinstance(part, list) else SampleBatch(part, len(at))
+        for number, (place, sample) in enumerate(zip(at.tolist(), samples, strict=True)):
+            rows[place] = None if absent is not None and absent[number] else sample
     return rows

@@ -1,4 +1,4 @@
-"""The samples of several sources one after the other, as one source whose batches may hold some of each."""
+"""MixtureSource: the concatenated sources of a mixture, whose batches have one structure."""
 
 from typing import Any, final
 
@@ -8,17 +8,16 @@ from warmstore.errors import SchemaMismatch
 from warmstore.loading.mixture import Mixture
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.source import Source
+from warmstore.loading.sources.combined.joined import joined
 from warmstore.loading.sources.parts import Parts
-from warmstore.records.format.value_encoding import Packed
-from warmstore.tree.columns import rebuilt
 
 
 @final
 class MixtureSource(Source):
-    """The sources of a mix, one after the other."""
+    """The concatenated sources of a mixture."""
 
-    def __init__(self, mixed: Mixture, sources: list[Source]) -> None:
-        self.mixed = mixed.without_sources()
+    def __init__(self, mixture: Mixture, sources: list[Source]) -> None:
+        self.mixture = mixture.without_sources()
         self.inner = tuple(sources)
         widths = [source.sample_bytes for source in sources if len(source)]
         self.sample_bytes = None if None in widths else max(widths)  # type: ignore[type-var]
@@ -26,18 +25,18 @@ class MixtureSource(Source):
 
     @property
     def identity(self) -> Any:
-        """Those of the sources, by name."""
-        parts = {name: source.identity for name, source in zip(self.mixed.names, self.inner, strict=True)}
+        """The identities of the sources, by name."""
+        parts = {name: source.identity for name, source in zip(self.mixture.names, self.inner, strict=True)}
         return {"kind": "mixture", "parts": parts}
 
     @property
     def lengths(self) -> list[int]:
-        """Samples of each source."""
+        """The length of each source."""
         return [len(source) for source in self.inner]
 
     @property
     def first_positions(self) -> Int64:
-        """The first sample of each source that has any: together they show whether the structures agree."""
+        """The position of the first sample of each source that is not empty."""
         return self._parts.first[:-1][np.diff(self._parts.first) > 0]
 
     def __len__(self) -> int:
@@ -48,61 +47,43 @@ class MixtureSource(Source):
 
     def read_in(self, epoch: int, positions: Int64) -> Any:
         parts, places, names = [], [], []
-        for number, mine, within in self._parts.by_part(positions):
+        for number, at, within in self._parts.by_part(positions):
             parts.append(self.inner[number].read_in(epoch, within))
-            places.append(mine)
-            names.append(self.mixed.names[number])
-        batch = parts[0] if len(parts) == 1 else _joined(parts, places, names, "")
-        key = self.mixed.source_key
+            places.append(at)
+            names.append(self.mixture.names[number])
+        for part, name in zip(parts[1:], names[1:], strict=True):
+            _check_alike(parts[0], part, names[0], name, "")
+        batch = parts[0] if len(parts) == 1 else joined(parts, places)
+        key = self.mixture.source_key
         if key is None:
             return batch
         if not isinstance(batch, dict) or key in batch:
-            raise SchemaMismatch(f"source_key {key!r} needs batches that are dicts without such a key")
+            raise SchemaMismatch(f"source_key {key!r} needs batches that are dicts without this key")
         return {**batch, key: self._parts.part_of(positions)}
 
 
-def _joined(parts: list[Any], places: list[Int64], names: list[str], path: str) -> Any:
-    """Batches of some sources as one: row i of part k goes to places[k][i]."""
-    first, where = parts[0], f" at {path!r}" if path else ""
-    for part, name in zip(parts[1:], names[1:], strict=True):
-        if (
-            _kind(part) is not _kind(first)
-            or (isinstance(first, dict) and part.keys() != first.keys())
-            or (isinstance(first, tuple) and len(part) != len(first))
-        ):
-            raise SchemaMismatch(
-                f"the sources of a mix differ{where}: {names[0]!r} has {_shown(first)}, {name!r} has {_shown(part)}"
-            )
-    if isinstance(first, dict):
-        return {
-            key: _joined([part[key] for part in parts], places, names, f"{path}.{key}" if path else str(key))
-            for key in first
-        }
-    if isinstance(first, tuple):
-        columns = enumerate(zip(*parts, strict=True))
-        return rebuilt(first, [_joined(list(column), places, names, f"{path}.{at}") for at, column in columns])
-    count = sum(map(len, places))
-    if isinstance(first, list | Packed):
-        values: list[Any] = [None] * count
-        for part, mine in zip(parts, places, strict=True):
-            absent = getattr(part, "absent", None)
-            for at, place in enumerate(mine.tolist()):
-                values[place] = None if absent is not None and absent[at] else part[at]
-        return values
-    for part, name in zip(parts[1:], names[1:], strict=True):
-        if part.dtype != first.dtype or part.shape[1:] != first.shape[1:]:
-            raise SchemaMismatch(
-                f"the sources of a mix differ{where}: {names[0]!r} has {_shown(first)}, {name!r} has {_shown(part)}"
-            )
-    masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
-    joined = (np.ma.empty if masked else np.empty)((count, *first.shape[1:]), first.dtype)
-    for part, mine in zip(parts, places, strict=True):
-        joined[mine] = part
-    return joined
+def _check_alike(part: Any, other: Any, name: str, other_name: str, path: str) -> None:
+    """Raise SchemaMismatch if batches of two sources differ in structure, dtype or shape."""
+    if _structure(part) != _structure(other):
+        where = f" at {path!r}" if path else ""
+        raise SchemaMismatch(
+            f"the sources of a mix differ{where}: {name!r} has {_shown(part)}, {other_name!r} has {_shown(other)}"
+        )
+    if isinstance(part, dict):
+        for key in part:
+            _check_alike(part[key], other[key], name, other_name, f"{path}.{key}" if path else str(key))
+    elif isinstance(part, tuple):
+        for at, (inner, other_inner) in enumerate(zip(part, other, strict=True)):
+            _check_alike(inner, other_inner, name, other_name, f"{path}.{at}")
 
 
-def _kind(part: Any) -> type:
-    return np.ndarray if isinstance(part, np.ndarray) else type(part)
+def _structure(part: Any) -> tuple[Any, ...]:
+    """Parts of equal structure can be joined."""
+    if isinstance(part, np.ndarray):
+        return np.ndarray, part.dtype, part.shape[1:]
+    if isinstance(part, dict):
+        return type(part), frozenset(part)
+    return type(part), len(part) if isinstance(part, tuple) else None
 
 
 def _shown(part: Any) -> str:

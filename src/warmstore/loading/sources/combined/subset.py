@@ -1,4 +1,4 @@
-"""Some of a source's samples as a source: positions in an order, and nothing copied."""
+"""SubsetSource: some samples of a source, by position, without a copy."""
 
 import functools
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from warmstore.records.format.array_interop import is_tensor, to_numpy
 
 @dataclass(frozen=True)
 class Selection:
-    """Samples of what a user handed in.
+    """Some samples of a user's value.
 
-    of: what that is. source: it as a source without options. positions: int64 [m].
+    of: the value. source: the source for it, without options. positions: int64 [m].
     """
 
     of: Any
@@ -25,7 +25,7 @@ class Selection:
     positions: Int64
 
     def select(self, at: Int64) -> "Selection":
-        """Some of these samples: int64 [k], counted from 0 among them."""
+        """Some of these samples: int64 [k] indices into `positions`."""
         return Selection(self.of, self.source, self.positions[at])
 
 
@@ -41,7 +41,7 @@ class SubsetSource(Source):
 
     @property
     def identity(self) -> Any:
-        """That of the source, and a hash of the positions."""
+        """The identity of the source, and a hash of the positions."""
         return {"kind": "subset", "of": self._source.identity, "positions": self._hash}
 
     @functools.cached_property
@@ -58,12 +58,11 @@ class SubsetSource(Source):
         return self._source.read_in(epoch, self._positions[positions])
 
     def release(self) -> None:
-        # Other subsets may read the same source: what it holds goes when the last of them is dropped.
-        self.finish()
+        self.finish()  # other subsets may still read the source
 
 
 def positions_of(positions: Any, length: int) -> Int64:
-    """Positions as a user gives them, as a read-only array of their own: int64 [m].
+    """The positions for a `positions` argument, as a read-only copy: int64 [m].
 
     Args:
         positions: integers from 0 to below `length`, in any order, repeated or not; or a bool mask [length].
@@ -78,13 +77,13 @@ def positions_of(positions: Any, length: int) -> Int64:
     if given.dtype.kind == "b":
         if len(given) != length:
             raise PositionError(f"the mask has {len(given):,} entries; the source has {length:,} samples")
-        found = np.flatnonzero(given)
+        selected = np.flatnonzero(given)
     else:
         if given.dtype.kind == "u" and len(given) and given.max() >= length:
             raise PositionError(f"position {int(given.max()):,} is outside the source of {length:,} samples")
-        found = given.astype(np.int64)
-    if len(found) and (found.min() < 0 or found.max() >= length):
-        at = int(found.min()) if found.min() < 0 else int(found.max())
-        raise PositionError(f"position {at:,} is outside the source; it has {length:,} samples, 0 to {length - 1:,}")
-    found.flags.writeable = False
-    return found
+        selected = given.astype(np.int64)
+    if len(selected) and (selected.min() < 0 or selected.max() >= length):
+        outside = int(selected.min()) if selected.min() < 0 else int(selected.max())
+        raise PositionError(f"position {outside:,} is outside the source of {length:,} samples")
+    selected.flags.writeable = False
+    return selected
