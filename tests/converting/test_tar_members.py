@@ -58,7 +58,7 @@ def test_a_broken_header_is_not_taken_for_the_end(tmp_path: Path) -> None:
 
 
 def test_tars_that_were_joined_and_links_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ws.BadSource, match="more behind the end"):
+    with pytest.raises(ws.BadSource, match="content after the end"):
         members(tmp_path / "x.tar", tar() + tar())
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as made:

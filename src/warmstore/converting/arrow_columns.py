@@ -66,7 +66,7 @@ def check_schema(schema: pa.Schema, other: pa.Schema, path: Path) -> None:
         names = sorted(name for name in first.keys() | further.keys() if first.get(name) != further.get(name))
         raise BadSource(
             f"{path} has other columns than the first file: "
-            + ", ".join(f"{name!r} is {further.get(name, 'missing')}, not {first.get(name, 'there')}" for name in names)
+            + ", ".join(f"{n!r} is {further.get(n, 'missing')} instead of {first.get(n, 'missing')}" for n in names)
         )
 
 

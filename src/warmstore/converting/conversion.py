@@ -104,7 +104,7 @@ def convert(
     what = str(source) if paths else kind.name
     writing: dict[str, Any] = {"chunk_size": chunk_size, "writer_threads": writer_threads}
     with contextlib.ExitStack() as stack:
-        draft = claim(target, made_from, stack)
+        draft = claim(target, made_from, stack, writing)
         if draft.is_complete and (made_from["files"] or made_from["source"]):
             if draft.is_draft:
                 draft.publish()
@@ -113,7 +113,7 @@ def convert(
             request = replace(request, fields=draft.manifest.fields)
         opened = kind.open(request, files)
         described = {**opened.metadata, **(metadata or {}), CONVERTED: {**made_from, "complete": False}}
-        store = _open_draft(draft, opened, described, stack, writing)
+        store = _open_draft(draft, opened, described)
         start = 0 if store is None else len(store)
         blocks = _blocks(opened, start, what)
         if store is None:
@@ -121,11 +121,10 @@ def convert(
             first = next(blocks, None)
             if first is None:
                 raise BadSource(f"{source if paths else 'the source'} holds no records")
-            store = stack.enter_context(RecordStore.create(draft.folder, opened.fields, metadata=described, **writing))
-            hold(draft.folder, stack)
+            store = draft.create(opened.fields, described)
             blocks = itertools.chain([first], blocks)
         elif not opened.skippable:
-            store, start, blocks = _skip_known(draft, store, start, blocks, described, stack, writing)
+            store, start, blocks = _skip_known(draft, store, start, blocks, described)
             if draft.is_complete and not draft.is_draft and next(blocks, None) is not None:
                 raise StoreExists(
                     f"{store.path} is complete with {start:,} records, and the source has more; append them"
@@ -137,13 +136,7 @@ def convert(
     return RecordStore.open(target)
 
 
-def _open_draft(
-    draft: ConversionDraft,
-    opened: RecordSource,
-    described: dict[str, Any],
-    stack: contextlib.ExitStack,
-    writing: dict[str, Any],
-) -> RecordStore | None:
+def _open_draft(draft: ConversionDraft, opened: RecordSource, described: dict[str, Any]) -> RecordStore | None:
     """The store to resume, open for appending, or None. A draft that cannot be resumed is removed."""
     if draft.manifest is None:
         return None
@@ -152,7 +145,7 @@ def _open_draft(
         draft.discard()
         return None
     try:
-        return stack.enter_context(RecordStore.open(draft.folder, "a", **writing))
+        return draft.open()
     except (Damaged, NewerFormat, NotAStore):
         if not draft.is_draft:
             raise
@@ -224,8 +217,6 @@ def _skip_known(
     start: int,
     blocks: Iterator[tuple[Block, int | None]],
     described: dict[str, Any],
-    stack: contextlib.ExitStack,
-    writing: dict[str, Any],
 ) -> tuple[RecordStore, int, Iterator[tuple[Block, int | None]]]:
     """Skip the first `start` records, which the store has, and compare them with the store.
 
@@ -258,21 +249,14 @@ def _skip_known(
         raise StoreExists(
             f"{store.path} was made from something else: {problem}. An iterable must yield the same records again"
         )
-    return _cut_draft(draft, store, at, described, stack, writing), at, rest
+    return _cut_draft(draft, store, at, described), at, rest
 
 
-def _cut_draft(
-    draft: ConversionDraft,
-    store: RecordStore,
-    count: int,
-    described: dict[str, Any],
-    stack: contextlib.ExitStack,
-    writing: dict[str, Any],
-) -> RecordStore:
+def _cut_draft(draft: ConversionDraft, store: RecordStore, count: int, described: dict[str, Any]) -> RecordStore:
     """Replace a draft by a draft of its first `count` records."""
     folder = cut_of(draft.folder)
     remove(folder)
-    cut = RecordStore.create(folder, store.fields, metadata=described, **writing)
+    cut = RecordStore.create(folder, store.fields, metadata=described, **draft.writing)
     names = list(store.fields)
     step = rows_at_once(store.nbytes / max(len(store), 1))
     for first in range(0, count, step):
@@ -282,8 +266,8 @@ def _cut_draft(
     store.close()
     draft.discard()
     folder.rename(draft.folder)
-    hold(draft.folder, stack)
-    return stack.enter_context(RecordStore.open(draft.folder, "a", **writing))
+    hold(draft.folder, draft.stack)
+    return draft.open()
 
 
 def _difference(store: RecordStore, block: Block, first: int) -> str | None:

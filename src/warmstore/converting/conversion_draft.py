@@ -6,14 +6,15 @@ stays. The next conversion of the same source resumes it; a conversion of anothe
 
 import contextlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from warmstore.errors import Damaged, NewerFormat, NotAStore, StoreExists
-from warmstore.records.format.fields import fields_to_json
+from warmstore.records.format.fields import Fields, fields_to_json
 from warmstore.records.format.manifest import NAME, Manifest, read_manifest, write_manifest
 from warmstore.records.write.store_draft import check_vacant, publish
+from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files, is_at
 
 CONVERTED = "converted"
@@ -36,11 +37,14 @@ def cut_of(draft: Path) -> Path:
 class ConversionDraft:
     """The folder that a conversion writes to, locked against other conversions.
 
-    manifest: of the store in the folder, or None before the store is made.
+    stack: holds the locks and the open store. writing: options of `RecordStore.create` and `open`. manifest: of the
+    store in the folder, or None before the store is made.
     """
 
     folder: Path
     target: Path
+    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    writing: dict[str, Any] = field(default_factory=dict)
     manifest: Manifest | None = None
 
     @property
@@ -52,6 +56,17 @@ class ConversionDraft:
     def is_complete(self) -> bool:
         """Whether the store has all records."""
         return self.manifest is not None and bool(self.manifest.metadata[CONVERTED]["complete"])
+
+    def create(self, fields: Fields, metadata: dict[str, Any]) -> RecordStore:
+        """Create the store, and lock the folder."""
+        store = RecordStore.create(self.folder, fields, metadata=metadata, **self.writing)
+        self.stack.enter_context(store)
+        hold(self.folder, self.stack)
+        return store
+
+    def open(self) -> RecordStore:
+        """Open the store for appending."""
+        return self.stack.enter_context(RecordStore.open(self.folder, "a", **self.writing))
 
     def discard(self) -> None:
         """Remove the draft."""
@@ -79,7 +94,9 @@ class ConversionDraft:
             remove(cut_of(self.folder))
 
 
-def claim(target: Path, made_from: dict[str, Any], stack: contextlib.ExitStack) -> ConversionDraft:
+def claim(
+    target: Path, made_from: dict[str, Any], stack: contextlib.ExitStack, writing: dict[str, Any]
+) -> ConversionDraft:
     """The draft of a conversion into `target`, locked until the stack unwinds.
 
     Raises:
@@ -92,9 +109,9 @@ def claim(target: Path, made_from: dict[str, Any], stack: contextlib.ExitStack) 
             raise StoreExists(f"{target} holds a store that was not converted from anything. {_ADVICE}")
         if problem := _mismatch(target, manifest, made_from):
             raise StoreExists(problem)
-        return ConversionDraft(target, target, manifest)
+        return ConversionDraft(target, target, stack, writing, manifest)
     check_vacant(target)
-    draft = ConversionDraft(draft_of(target), target)
+    draft = ConversionDraft(draft_of(target), target, stack, writing)
     if not draft.folder.exists():
         return draft
     hold(draft.folder, stack)

@@ -68,9 +68,7 @@ def _check_end(path: Path, tar: tarfile.TarFile) -> None:
     stream: Any = tar.fileobj
     while block := stream.read(_BLOCK):
         if block.strip(b"\0"):
-            raise BadSource(
-                f"{path}: there is more behind the end of the tar; split concatenated tars into one file each"
-            )
+            raise BadSource(f"{path} has content after the end of the tar; split concatenated tars into one file each")
 
 
 def _opened(path: Path, content: IO[bytes]) -> tarfile.TarFile:

@@ -69,12 +69,9 @@ class Collation:
         if isinstance(given, Mapping):
             # A nested dict is for a nested batch.
             return cls({str(name): cls._named(way) for name, way in given.items()})
-        if isinstance(given, Pad | PackRows):
-            return cls({}, given)
-        if given == "pad":
-            return cls({}, Pad())
-        if isinstance(given, str) and given in (LIST, PACKED):
-            return cls({}, given)
+        way = Pad() if isinstance(given, str) and given == "pad" else given
+        if isinstance(way, Pad | PackRows) or (isinstance(way, str) and way in (LIST, PACKED)):
+            return cls({}, way)
         raise ValueError(
             f"collate must be 'list', 'pad', 'packed', a Pad, a PackRows, or a dict of these by field; got {given!r}"
         )

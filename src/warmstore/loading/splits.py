@@ -13,7 +13,6 @@ import numpy as np
 
 from warmstore.loading.samplers.counter_rng import MOST_SEED, Int64, derive_keys
 from warmstore.loading.samplers.permutation import permuted
-from warmstore.loading.sources.combined.subset import Selection
 from warmstore.loading.subset import Subset, selection_of
 from warmstore.loading.validation import integer
 from warmstore.records.format.array_interop import is_tensor, to_numpy
@@ -55,7 +54,7 @@ def split(
     shares = list(parts.values()) if isinstance(parts, Mapping) else parts
     sizes, quotas = _sizes(shares, n)
     owner = _owners(n, sizes, quotas, seed, stratify, groups, shuffle)
-    subsets = [_subset(selection, owner == part) for part in range(len(sizes))]
+    subsets = [Subset(selection, owner == part) for part in range(len(sizes))]
     return dict(zip(parts, subsets, strict=True)) if isinstance(parts, Mapping) else subsets
 
 
@@ -80,11 +79,7 @@ def folds(
     empty = k - len(np.unique(owner))
     if empty:
         raise ValueError(f"{k} folds need {k} groups at least; {empty} would be empty")
-    return [(_subset(selection, owner != fold), _subset(selection, owner == fold)) for fold in range(k)]
-
-
-def _subset(selection: Selection, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Subset:
-    return Subset.of(selection.select(np.flatnonzero(mask)))
+    return [(Subset(selection, owner != fold), Subset(selection, owner == fold)) for fold in range(k)]
 
 
 def _sizes(parts: Any, n: int) -> tuple[list[int], list[float]]:

@@ -34,18 +34,8 @@ class Subset:
     """
 
     def __init__(self, source: Any, positions: Any) -> None:
-        self._take(selection_of(source, partial(positions_of, positions)))
-
-    @classmethod
-    def of(cls, selection: Selection) -> "Subset":
-        """The samples of a selection."""
-        subset = cls.__new__(cls)
-        subset._take(selection)
-        return subset
-
-    def _take(self, selection: Selection) -> None:
-        self.selection = selection
-        self._source = SubsetSource(selection.source, selection.positions)
+        self.selection = selection_of(source, partial(positions_of, positions))
+        self._source = SubsetSource(self.selection.source, self.selection.positions)
 
     @property
     def positions(self) -> Any:
@@ -69,12 +59,12 @@ class Subset:
 
 
 def selection_of(source: Any, choose: Callable[[int], Int64]) -> Selection:
-    """Some samples of a source or of a subset; see `Subset`.
+    """Some samples of a source, a subset or a selection; see `Subset`.
 
     Args:
         choose: returns positions, given the number of samples.
     """
-    outer = getattr(source, "selection", None)
+    outer = source if isinstance(source, Selection) else getattr(source, "selection", None)
     if isinstance(outer, Selection):
         return outer.select(choose(len(outer.positions)))
     resolved = resolve(source)

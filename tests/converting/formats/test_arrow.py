@@ -210,7 +210,7 @@ def test_many_files_are_read_in_the_order_of_their_names(tmp_path: Path) -> None
     with ws.convert(str(tmp_path / "in" / "sub[12]" / "*.parquet"), tmp_path / "some") as store:
         holds(store, {"x": np.arange(20, 60)})
     save_parquet(pa.table({"x": pa.array([1], pa.int32())}), tmp_path / "in" / "z.parquet")
-    with pytest.raises(ws.BadSource, match=r"z\.parquet has other columns.*'x' is int32, not int64"):
+    with pytest.raises(ws.BadSource, match=r"z\.parquet has other columns.*'x' is int32 instead of int64"):
         ws.convert(tmp_path / "in", tmp_path / "mixed")
 
 

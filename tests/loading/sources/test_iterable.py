@@ -59,7 +59,7 @@ def test_epochs_end_with_their_last_batch(workers: int) -> None:
     next(iter(loader))
     assert sorted(numbers(loader)) == list(range(10))
     assert loader.epoch == 5
-    with pytest.raises(TypeError, match="nobody knows how many batches"):
+    with pytest.raises(TypeError, match="number of batches of an iterable source"):
         len(loader)
 
 

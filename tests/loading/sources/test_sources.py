@@ -120,7 +120,7 @@ def test_a_npy_file_is_mapped_and_pickled_as_its_path(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_source(tmp_path: Path) -> None:
-    with pytest.raises(ws.NoSource, match=r"gone\.npy is not there"):
+    with pytest.raises(ws.NoSource, match=r"gone\.npy does not exist"):
         ws.Dataset(tmp_path / "gone.npy")
     (tmp_path / "x.csv").write_text("1,2")
     with pytest.raises(ws.UnknownFormat, match=r"ws\.convert makes a store .* pandas\.read_csv"):
@@ -223,7 +223,7 @@ def test_array_record_files_as_data_sets_name_them(tmp_path: Path) -> None:
         ws.Dataset(tmp_path)
     missing = tmp_path / "mnist-train.array_record-00002-of-00003"
     for value in (missing, [paths[0], missing], tmp_path / "mnist-train.array_record"):
-        with pytest.raises(ws.NoSource, match=r"is not there.*holds mnist-train.*pass the files"):
+        with pytest.raises(ws.NoSource, match=r"does not exist.*holds mnist-train.*pass the files"):
             ws.Dataset(value)
 
 

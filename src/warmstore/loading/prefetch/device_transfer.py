@@ -147,7 +147,7 @@ class ToJax(DeviceTransfer):
             if "divisible" not in str(error):
                 raise
             raise SchemaMismatch(
-                f"{name or 'the batch'} has {len(value):,} rows here, which the sharding cannot split evenly: {error}. "
+                f"{name or 'the batch'} has {len(value):,} rows, which the sharding cannot split evenly: {error}. "
                 'Pass uneven="full" to give every batch batch_size rows, or "drop" to leave the rest out, and a '
                 "batch_size that is a multiple of this process's devices"
             ) from None

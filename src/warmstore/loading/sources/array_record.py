@@ -53,7 +53,7 @@ class ArrayRecordSource(Source):
         self._paths = [path.absolute() for path in paths]
         for path in self._paths:
             if not path.exists():
-                raise NoSource(". ".join(filter(None, [f"{path} is not there", advice(path)])))
+                raise NoSource(". ".join(filter(None, [f"{path} does not exist", advice(path)])))
         self._local = threading.local()  # a reader must not be used by several threads at once
         self._counts = [int(reader.num_records()) for reader in self._readers()]
         self._parts = Parts(self._counts)

@@ -46,7 +46,7 @@ class IterableSource(Source):
     def __len__(self) -> int:
         known = self.length
         if known is None:
-            raise TypeError("an iterable source has no length before it was read to its end")
+            raise TypeError("the length of this iterable source is unknown")
         return known
 
     def begin(self, epoch: int) -> Iterator[Any]:

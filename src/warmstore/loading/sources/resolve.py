@@ -160,7 +160,7 @@ class _Resolver:
         if is_remote(value) or (path / NAME).exists():
             return StoreSource(RecordStore.open(value), self._fields, collation, copy=self._copy)
         if not path.exists():
-            raise NoSource(". ".join(filter(None, [f"{path} is not there", array_record.advice(path)])))
+            raise NoSource(". ".join(filter(None, [f"{path} does not exist", array_record.advice(path)])))
         if path.suffix == ".npy":
             return NpySource(path)
         if is_array_record(path):
@@ -170,7 +170,9 @@ class _Resolver:
 
 def _no_mixes(values: Iterable[Any]) -> None:
     if any(isinstance(value, Mixture) for value in values):
-        raise BadSource("a Mixture has an order of its own, so it must be the whole source: mix dicts, not in dicts")
+        raise BadSource(
+            "a Mixture has an order of its own, so it must be the whole source: mix sources of dicts instead"
+        )
 
 
 def _on_host(array: Any) -> np.ndarray[Any, Any]:

@@ -28,7 +28,7 @@ class StreamSteps(EpochSteps):
     def count(self, samples: int | None, epoch: int) -> int:
         known = self._source.length
         if known is None:
-            raise TypeError("nobody knows how many batches an iterable source has before it was read to its end")
+            raise TypeError("the number of batches of an iterable source without a length is unknown")
         return self._shard.count(known)
 
     def is_over(self, samples: int | None, place: int) -> bool:

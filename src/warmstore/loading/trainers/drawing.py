@@ -188,10 +188,14 @@ class Drawing:
             if self.drawn.is_over():
                 return self.state(None)
             return self.cursor.state_at(begun.epoch, begun.place, begun.finished)
-        after = begun.steps.after(begun.samples, begun.epoch, begun.place, count * self.drawn.driver.draws_a_step)
-        if after is None:
+        steps = count * self.drawn.driver.draws_a_step
+        return self.state_after(begun, begun.steps.after(begun.samples, begun.epoch, begun.place, steps))
+
+    def state_after(self, begun: "Begun", place: int | None) -> dict[str, Any]:
+        """The state at a place of an epoch, or with None at its end."""
+        if place is None:
             return self.cursor.state_at(begun.epoch + 1, 0, begun.finished + 1)
-        return self.cursor.state_at(begun.epoch, after, begun.finished)
+        return self.cursor.state_at(begun.epoch, place, begun.finished)
 
     def load(self, state: Any, *, strict: bool, check_identity: bool) -> None:
         """See `BatchSampler.load_state_dict`."""
@@ -289,12 +293,9 @@ class DrawnBatches:
 
     def state_dict(self) -> dict[str, Any]:
         """The position of this iteration. torchdata's StatefulDataLoader takes it with every batch that it draws."""
-        cursor, begun, last = self._drawing.cursor, self.begun, self._last
-        if begun is None or last is None:
+        if self.begun is None or self._last is None:
             return self._drawing.state(None)
-        if last.is_last:
-            return cursor.state_at(begun.epoch + 1, 0, begun.finished + 1)
-        return cursor.state_at(begun.epoch, last.after, begun.finished)
+        return self._drawing.state_after(self.begun, None if self._last.is_last else self._last.after)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a state."""
