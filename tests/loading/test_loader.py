@@ -323,15 +323,15 @@ def test_other_data_or_another_order_is_refused(store: ws.RecordStore, tmp_path:
     ("change", "message"),
     [
         ({"format": 3}, "format 3; this warmstore reads up to 2"),
-        ({"format": 1}, "format 1, of before"),
+        ({"format": 1}, "format 1 of an early release"),
         ({"format": "1"}, "no state of a loader"),
-        ({"place": 11}, "place 11 of epoch 0; it has 10 places"),
+        ({"place": 11}, "place 11 of epoch 0, which has 10 places"),
         ({"place": -1}, "the place -1"),
         ({"epoch": 1.5}, "the epoch 1.5"),
         ({"epoch": None}, "the epoch None"),
         ({"finished": "2"}, "the finished '2'"),
         ({"samples": None}, "of None samples; here there are 10"),
-        ({"sampler": {1, 2}}, "what no loader writes"),
+        ({"sampler": {1, 2}}, "a value that no loader writes"),
     ],
 )
 def test_what_is_no_state_is_refused(change: dict[str, Any], message: str) -> None:
@@ -583,7 +583,7 @@ def test_threads_are_only_taken_where_they_pay(store: ws.RecordStore) -> None:
         ({"prefetch": 0}, "prefetch must be"),
         ({"workers": -1}, "workers must be"),
         ({"seed": 5}, r"seed=5 has an effect with random=True only; pass sampler=ws.Shuffle\(seed=...\)"),
-        ({"workers": 1, "processes": 1}, "threads or processes"),
+        ({"workers": 1, "processes": 1}, "pass workers or processes"),
         ({"start_method": "thread"}, "start_method must be one of"),
         ({"collate": "stack"}, "collate must be"),
         ({"to": "tpu"}, "to must be"),
