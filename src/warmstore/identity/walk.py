@@ -328,6 +328,11 @@ class Walk(ABC):
         if self.settings.watch is not None:
             self.settings.watch.add(container)
 
+    def watch_code(self, container: Collection[Any]) -> None:
+        """Watch a dict that holds methods or hooks."""
+        if self.settings.watch is not None:
+            self.settings.watch.add_code(container)
+
     def watch_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
         """Watch some items of a dict."""
         if self.settings.watch is not None:

@@ -121,6 +121,10 @@ class Watch:
         """Watch the items of a list, set or view of a dict, or the keys and values of a dict."""
         self._added.containers.append(container)
 
+    def add_code(self, container: Collection[Any]) -> None:
+        """Watch a dict of methods or hooks. A subclass may watch only these."""
+        self._added.containers.append(container)
+
     def add_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
         """Watch some items of a dict, and its length. Only exact checks see changes of other items."""
         self._added.items.append((mapping, tuple(names)))

@@ -13,8 +13,6 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
-from warmstore.loading.prefetch.shared_memory import in_worker
-
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
 
@@ -32,13 +30,13 @@ class _Pools:
         if self._modules != len(sys.modules):  # an import may have loaded another library
             self._controller, self._modules = ThreadpoolController(), len(sys.modules)
             self._limit = None
-        if in_worker():
+        if _in_worker():
             os.environ.update(dict.fromkeys(_VARIABLES, str(count)))
-        if self._limit is None or not in_worker():
+        if self._limit is None or not _in_worker():
             self._limit = self._controller.limit(limits=count)
 
     def release(self) -> None:
-        if not in_worker():
+        if not _in_worker():
             self._limit.restore_original_limits()
 
 
@@ -51,6 +49,12 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+def _in_worker() -> bool:
+    """Whether this is a worker process of torch's DataLoader."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
 
 
 @contextmanager

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import warmstore as ws
-from warmstore.loading.prefetch.shared_memory import SHARED, empty, tensor_of
+from warmstore.loading.prefetch.shared_memory import SHARED, empty
+from warmstore.loading.prefetch.shared_segments import start_worker, taken
 
 pytestmark = pytest.mark.forks
 
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.forks
 def test_elsewhere_an_array_is_its_own() -> None:
     made = empty((4, SHARED), np.dtype(np.float32))
     assert (made.shape, made.dtype) == ((4, SHARED), np.float32)
-    assert tensor_of(made) is None
+    assert taken(SHARED) is None
 
 
 @pytest.mark.parametrize(
@@ -25,8 +26,7 @@ def test_workers_make_what_they_hand_over(shape: tuple[int, ...], dtype: str, sh
         array = empty(shape, np.dtype(dtype))
         array[...] = 7
         assert (array.shape, array.dtype) == (shape, np.dtype(dtype))
-        assert tensor_of(array[:1]) is None  # only the whole of it can be sent as it is
-        return tensor_of(array) is not None
+        return start_worker().sent(array) is not None
 
     with closing(ws.Pipeline(range(4)).step(made).loader(batch_size=4, workers=1, start_method="fork")) as loader:
         (batch,) = list(loader)

@@ -219,7 +219,7 @@ def _module(walk: Walk, place: Place, value: Any) -> None:
     for holder in hooks:
         if holder not in state:
             continue
-        walk.watch(state[holder])
+        walk.watch_code(state[holder])
         flags = [[key in (state.get(flag) or ()) for flag in _FLAGS] for key in state[holder]]
         if flags:
             walk.fact(place + f".{holder}", f"{len(flags)} {flags}")

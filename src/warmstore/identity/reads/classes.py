@@ -82,7 +82,7 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     if isinstance(cls, abc.ABCMeta) and (registered := _registered(cls)):
         walk.fact(place + " registered", ", ".join(sorted(walk.cls(subclass) for subclass in registered)))
     walk.described.append((place, cls))
-    walk.watch(vars(cls))
+    walk.watch_code(vars(cls))
     members: Any = {}
     if is_enum := isinstance(cls, enum.EnumMeta):
         members = cls.__members__

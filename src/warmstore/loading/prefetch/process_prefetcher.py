@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.loading.prefetch.batch_builder import BatchBuilder, Built, Task
-from warmstore.loading.prefetch.shared_memory import SHARED, tensor_of, torch_has
+from warmstore.loading.prefetch.shared_memory import SHARED, torch_has
 from warmstore.loading.prefetch.shared_segments import ReceivedArray, forget_segments, start_worker
 from warmstore.loading.values.ownership import without_views
 from warmstore.records.framework_arrays import imported, mapped
@@ -137,8 +137,6 @@ def _as_shared(value: Any, name: str) -> Any:
         return value
     if (sent := start_worker().sent(value)) is not None:
         return sent
-    if (tensor := tensor_of(value)) is not None:
-        return _Shared(tensor)
     return _Shared(imported("torch").from_numpy(value if value.flags.writeable else value.copy()))
 
 
