@@ -38,6 +38,43 @@ def test_names() -> None:
         pipe.step(change, name="last")
 
 
+def scaled(value: Any, name: int, random: int = 1, cache: int = 1) -> Any:
+    """A function whose arguments have the names of options."""
+    return value * name * random * cache
+
+
+def test_args_hold_arguments_that_have_the_names_of_options() -> None:
+    pipe = ws.Pipeline([1, 2]).step(scaled, args={"name": 3, "random": 5}, name="mine")
+    assert pipe[1] == 30
+    assert pipe.steps[0].name == "mine"
+    assert not pipe.steps[0].random
+    same_key, other = ({"name": 3, "random": 5}, {"name": 3, "random": 6})
+    digests = [
+        ws.Pipeline([1]).step(scaled, args=args, name="mine").identities.descriptions()[0]["digest"]
+        for args in (same_key, dict(reversed(same_key.items())), other)
+    ]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_args_that_cannot_be() -> None:
+    with pytest.raises(TypeError, match="the argument 'by' is given twice, in args and by name"):
+        ws.Pipeline([1]).step(change, args={"by": 1}, by=2)
+    for args in ([("by", 1)], {1: 2}):
+        with pytest.raises(TypeError, match="args must be a dict of the function's arguments by name"):
+            ws.Pipeline([1]).step(change, args=args)  # type: ignore[arg-type]
+    given = {"name": 2}
+    pipe = ws.Pipeline([1]).step(scaled, args=given)
+    given["name"] = 9
+    assert pipe[0] == 2  # the dict is copied
+
+
+def test_map_is_step() -> None:
+    pipe = ws.Pipeline([1, 2]).map(change, by=3).map(shake, random=True, args={"most": 4})
+    by_step = ws.Pipeline([1, 2]).step(change, by=3).step(shake, random=True, most=4)
+    assert pipe.steps == by_step.steps
+    assert pipe[1] == by_step[1]
+
+
 class Batches:
     """A data set that reads many samples at once."""
 

@@ -1,7 +1,7 @@
 """Pipeline: the chain of a source and its steps, with profiles, plans and loaders."""
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, final
 
 from warmstore.identity.named_files import Files
@@ -20,7 +20,7 @@ from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan_opening import source_of
 from warmstore.pipeline.profile.profile import Profile
 from warmstore.pipeline.step_identities import Identities
-from warmstore.pipeline.steps import Caching, ChainSettings, Step, name_of
+from warmstore.pipeline.steps import Caching, ChainSettings, Step, merged, name_of
 from warmstore.storage.lifecycle import Closeable
 from warmstore.storage.thread_pool import thread_count
 
@@ -105,9 +105,20 @@ class Pipeline(Closeable):
         name: str | None = None,
         version: str | None = None,
         ignore: Collection[str] = (),
+        args: Mapping[str, Any] | None = None,
         **arguments: Any,
     ) -> "Pipeline":
-        """Return this pipeline with one more step; see `Step`."""
+        """Return this pipeline with one more step. `map` is the same method.
+
+        Args:
+            function, random, cache, name, version, ignore: see `Step`.
+            args: arguments of the function by name, for names that this method has itself, such as "random".
+            arguments: the other arguments of the function.
+
+        Raises:
+            TypeError: `function` is not callable, or an argument is given twice.
+            ValueError: another step has this name, or `cache` is unknown.
+        """
         taken = {step.name for step in self.steps}
         wanted = name if name is not None else name_of(function)
         unique, count = wanted, 2
@@ -115,8 +126,10 @@ class Pipeline(Closeable):
             unique, count = f"{wanted}_{count}", count + 1
         if unique in taken:
             raise ValueError(f"two steps are called {name!r}; give each its own name")
-        step = Step(function, arguments, random, cache, unique, version, _as_tuple(ignore))
+        step = Step(function, merged(args, arguments), random, cache, unique, version, _as_tuple(ignore))
         return self._of(Chain(self.source, (*self.steps, step), self.chain.settings))
+
+    map = step
 
     def __len__(self) -> int:
         return len(self.chain)

@@ -4,7 +4,7 @@ A random step gets a generator seeded by (seed, epoch, sample, step). So its res
 on the order of calls.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -78,6 +78,21 @@ def name_of(function: Callable[..., Any]) -> str:
     """The default name of a step."""
     inner = getattr(function, "func", function)  # of a partial
     return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def merged(args: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a function from both ways to give them; see `Pipeline.step`.
+
+    Raises:
+        TypeError: `args` is no mapping of names, or an argument is given twice.
+    """
+    if args is None:
+        return dict(arguments)
+    if not isinstance(args, Mapping) or not all(isinstance(name, str) for name in args):
+        raise TypeError(f"args must be a dict of the function's arguments by name; got {args!r:.80}")
+    if twice := args.keys() & arguments.keys():
+        raise TypeError(f"the argument {min(twice)!r} is given twice, in args and by name")
+    return {**args, **arguments}
 
 
 def deterministic(steps: Sequence[Step]) -> int:
