@@ -44,7 +44,7 @@ def _names() -> dict[str, Any]:
 
 def _run(name: str) -> None:
     names = _names()
-    blocks = _blocks(name)
+    blocks = [block for block in _blocks(name) if not block.startswith(SCRIPT)]
     assert blocks
     for block in blocks:
         exec(compile(block, name, "exec"), names)
@@ -148,6 +148,18 @@ def test_code_on_identity_runs_as_a_script(block: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for promised in re.findall(r"# .*?`(.*?)` was", block):
         assert promised in done.stdout
+
+
+@pytest.mark.skipif(find_spec("lightning") is None, reason="needs lightning")
+def test_trainer_script_of_pipelines_runs(tmp_path: Path) -> None:
+    (script,) = (block for block in _blocks("docs/pipeline.md") if block.startswith(SCRIPT))
+    (tmp_path / "train.py").write_text(script)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path)), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "train.py"], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert "repeat themselves" not in done.stderr
 
 
 @pytest.mark.slow

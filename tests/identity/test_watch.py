@@ -297,3 +297,23 @@ class TestWhatCallsLeave:
         with watch.after_call(weights_too=False):
             walk = walk_over(model, watch=watch, called=False)
         assert walk.facts[walk.start + ".array"] == LEFT
+
+
+def test_attributes_that_are_made_at_each_read_have_not_moved():
+    """Those of Cython's functions are, such as the line number of the code of `np.random.default_rng`."""
+
+    class Counted:
+        __slots__ = ()
+        name = property(lambda self: "".join(["a", "b" * 300]))
+
+    value = Counted()
+    text = ["", "a" + "b" * 300]
+    watch = Watch()
+    watch.begin()
+    watch.add_cell(lambda: value.name)
+    watch.add_cell(lambda: int(text[0] or 1_000_000))
+    watch.settle()
+    assert value.name is not value.name
+    assert not watch.has_moved()
+    text[0] = "1000001"
+    assert watch.has_moved()

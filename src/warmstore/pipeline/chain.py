@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, final
 
-from warmstore.errors import BadSource
+from warmstore.errors import BadSource, SchemaMismatch
+from warmstore.loading.collate import stack
+from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.trainers.dataset import Dataset
+from warmstore.pipeline.batched_steps import first_difference, row_of
 from warmstore.pipeline.step_identities import Identities
 from warmstore.pipeline.steps import ChainSettings, Step, deterministic
 
@@ -58,6 +61,43 @@ class Chain:
                 f"{len(positions):,} positions; return a list with one sample per position"
             )
         return list(found)
+
+    def run_batched(
+        self, columns: Any, indices: Int64, *, epoch: int = 0, seed: int = 0, first: int, last: int | None = None
+    ) -> Any:
+        """Run the steps [first, last), all of them batched, on the columns of a batch, which they may change.
+
+        Args:
+            columns: the samples `indices` after the first `first` steps.
+        """
+        for number, step in enumerate(self.steps[first:last], first):
+            try:
+                columns = step.on_batch(columns, epoch, seed, indices, number)
+            except Exception as error:
+                error.add_note(f"warmstore: in step {step.name!r} on a batch of {len(indices):,} samples")
+                raise
+        return columns
+
+    def check_batched(self, columns: Any, made: Any, indices: Int64, epoch: int, seed: int, first: int) -> None:
+        """Compare the batched steps from `first` on with a run of each sample alone.
+
+        Args:
+            columns: the batch before these steps. made: the batch after them.
+
+        Raises:
+            SchemaMismatch: they differ in a bit.
+        """
+        alone = [
+            self.run(row_of(columns, row), index, epoch=epoch, seed=seed, first=first)
+            for row, index in enumerate(indices.tolist())
+        ]
+        where = first_difference(made, stack(alone))
+        if where:
+            names = ", ".join(repr(step.name) for step in self.steps[first:])
+            raise SchemaMismatch(
+                f"batched=True says that a step gives a batch the values that it gives the samples one by one, and "
+                f"{names} gave others: {where}. Leave out batched=True, or compute each row on its own"
+            )
 
     def run(
         self, value: Any, index: int, *, epoch: int = 0, seed: int = 0, first: int = 0, last: int | None = None

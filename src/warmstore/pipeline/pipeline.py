@@ -106,12 +106,13 @@ class Pipeline(Closeable):
         version: str | None = None,
         ignore: Collection[str] = (),
         args: Mapping[str, Any] | None = None,
+        batched: bool = False,
         **arguments: Any,
     ) -> "Pipeline":
         """Return this pipeline with one more step. `map` is the same method.
 
         Args:
-            function, random, cache, name, version, ignore: see `Step`.
+            function, random, cache, name, version, ignore, batched: see `Step`.
             args: arguments of the function by name, for names that this method has itself, such as "random".
             arguments: the other arguments of the function.
 
@@ -126,7 +127,9 @@ class Pipeline(Closeable):
             unique, count = f"{wanted}_{count}", count + 1
         if unique in taken:
             raise ValueError(f"two steps are called {name!r}; give each its own name")
-        step = Step(function, merged(args, arguments), random, cache, unique, version, _as_tuple(ignore))
+        step = Step(
+            function, merged(args, arguments), random, cache, unique, version, _as_tuple(ignore), batched=batched
+        )
         return self._of(Chain(self.source, (*self.steps, step), self.chain.settings))
 
     map = step

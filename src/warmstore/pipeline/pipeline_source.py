@@ -5,6 +5,7 @@ are shared.
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
@@ -19,6 +20,7 @@ from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.stacked_batch import StackedBatch, Uneven
 from warmstore.pipeline.step_identities import Description
+from warmstore.pipeline.steps import singles
 from warmstore.pipeline.tiers.sample_store import MISSING, SampleStore, StoreLocation
 from warmstore.pipeline.tiers.sample_table import Placements, SampleTable
 from warmstore.pipeline.tiers.sample_values import Marked
@@ -29,6 +31,7 @@ from warmstore.pipeline.trials.write_watch import WriteWatch
 from warmstore.storage.array_types import Bools
 from warmstore.storage.lease import UsageLease
 from warmstore.storage.lifecycle import Closeable
+from warmstore.tree.columns import map_columns
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,10 @@ class PipelineSource(Source):
         self._checked_epoch = -1  # of the last check of steps and samples
         self._changes = -1  # of samples, at the last check
         self._alike = True  # all samples so far
+        self._is_checked = False  # whether a batch of the batched steps equals its samples one by one
+        places = () if kept is None else kept.places
+        # Batched steps after all cached results run on whole batches.
+        self._first_batched = max(singles(chain.steps), *(place.step for place in places), 0)
         self._changed = ""  # how the steps differ from the cached ones
         self._large_parts: dict[int, LargeParts] = {}  # by step
 
@@ -102,29 +109,72 @@ class PipelineSource(Source):
                     self._alike = False
             return self._batch(epoch, positions)
 
-    def _batch(self, epoch: int, positions: Int64) -> Any:
-        """Make samples in order: one that writes to outside memory may change those after it."""
+    def _batch(self, epoch: int, positions: Int64, *, one_by_one: bool = False) -> Any:
+        """Make samples in order: one that writes to outside memory may change those after it.
+
+        Args:
+            one_by_one: run batched steps on each sample alone, too.
+        """
+        last = len(self._chain.steps) if one_by_one or not self._alike else self._first_batched
         batch = StackedBatch(len(positions), alike=self._alike)
         stores = self._opened(epoch) if self._is_current() else None
         missing = np.arange(len(positions)) if stores is None else np.flatnonzero(stores.rows[positions] < 0)
         if stores is not None and not len(missing):
-            whole = stores.read_stacked(positions, len(self._chain.steps))
+            whole = stores.read_stacked(positions, last)
             if whole is not None:
-                return whole
+                return self._run_batched(epoch, positions, whole) if last < len(self._chain.steps) else whole
         # Uncached samples need no identity.
         with self._chain.identities.states.making([] if self._kept is None else positions[missing]):
             self._see_samples()
-            self._make(epoch, positions, missing, stores, batch)
+            self._make(epoch, positions, missing, stores, batch, last)
         made = batch.stacked()
+        if last < len(self._chain.steps):
+            if batch.is_as_one_by_one(made):
+                return self._run_batched(epoch, positions, made)
+            made = self._run_rows(epoch, positions, batch.row)
         try:
             return owned(made)  # a step may return an object of the source
         except BadSource:
             return made  # locks and sockets cannot be copied
 
+    def _run_batched(self, epoch: int, positions: Int64, columns: Any) -> Any:
+        """Run the batched steps on a batch; on the first one of several samples, compare with the samples one by one.
+
+        Raises:
+            SchemaMismatch: a step gives a whole batch other rows than its samples alone.
+        """
+        run = partial(self._chain.run_batched, indices=positions, epoch=epoch, seed=self._seed)
+        check = not self._is_checked and len(positions) > 1
+        one_by_one = map_columns(copy, columns) if check else None
+        try:
+            made = run(columns, first=self._first_batched)
+        except Exception as error:
+            self._batch(epoch, positions, one_by_one=True)  # names the sample that raises
+            error.add_note("warmstore: the samples of this batch raise no error one by one")
+            raise
+        if check:
+            self._chain.check_batched(one_by_one, made, positions, epoch, self._seed, self._first_batched)
+            self._is_checked = True
+        return made
+
+    def _run_rows(self, epoch: int, positions: Int64, row: Callable[[int], Any]) -> Any:
+        """Run the batched steps on the samples of a batch one by one."""
+        made = StackedBatch(len(positions), alike=False)
+        for place, index in enumerate(positions.tolist()):
+            value = self._chain.run(row(place), index, epoch=epoch, seed=self._seed, first=self._first_batched)
+            made.put(place, value)
+        return made.stacked()
+
     def _make(
-        self, epoch: int, positions: Int64, missing: Int64, stores: "SampleStores | None", batch: StackedBatch
+        self,
+        epoch: int,
+        positions: Int64,
+        missing: Int64,
+        stores: "SampleStores | None",
+        batch: StackedBatch,
+        last: int,
     ) -> None:
-        """Make the samples of a batch from cached values or raw ones."""
+        """Make the samples of a batch from cached values or raw ones, as they are after `last` steps."""
         raws, raw_index = (
             self._chain.raw_values(positions[missing].tolist()),
             {place: at for at, place in enumerate(missing.tolist())},
@@ -135,10 +185,10 @@ class PipelineSource(Source):
             found = {} if stores is None else stores.read(positions[part])
             for at, place in enumerate(part.tolist()):
                 index = int(positions[place])
-                value = self._go_on(epoch, index, *found.pop(at)) if at in found else MISSING
+                value = self._go_on(epoch, index, *found.pop(at), last) if at in found else MISSING
                 if value is MISSING:
                     raw = [raws[raw_index[place]]] if place in raw_index else self._chain.raw_values([index])
-                    value = self._compute(epoch, index, raw, beside)
+                    value = self._compute(epoch, index, raw, beside, last)
                 batch.put(place, value)
 
     def _look_again(self, epoch: int) -> None:
@@ -257,29 +307,29 @@ class PipelineSource(Source):
             stores.refresh()
         return stores
 
-    def _go_on(self, epoch: int, index: int, store: SampleStore, value: Any) -> Any:
-        """Run the remaining steps on a cached value; `MISSING` if the sample must be recomputed."""
+    def _go_on(self, epoch: int, index: int, store: SampleStore, value: Any, last: int) -> Any:
+        """Run the steps up to `last` on a cached value; `MISSING` if the sample must be recomputed."""
         watch = None
         if isinstance(value, Marked):
-            if store.place.step < len(self._chain.steps):
+            if store.place.step < last:
                 watch = WriteWatch([])
                 watch.add(0, value.parts)
             value = value.value
         if value is not MISSING:
-            value = self._chain.run(value, index, epoch=epoch, seed=self._seed, first=store.place.step)
+            value = self._chain.run(value, index, epoch=epoch, seed=self._seed, first=store.place.step, last=last)
         if value is MISSING or (watch is not None and watch.written()):
             store.invalidate(index)  # the write must reach the outside memory, too
             return MISSING
         return value
 
-    def _compute(self, epoch: int, index: int, raw: list[Any], beside: ReachableObjects | None) -> Any:
-        """Compute a sample from its raw value, and add it to its store if it has one.
+    def _compute(self, epoch: int, index: int, raw: list[Any], beside: ReachableObjects | None, last: int) -> Any:
+        """Compute a sample after `last` steps from its raw value, and add it to its store if it has one.
 
         Args:
             raw, beside: see `Trial`.
         """
         store = None if self._changed else self._store_of(index)
-        run = partial(self._chain.run, index=index, epoch=epoch, seed=self._seed)
+        run = partial(self._chain.run, index=index, epoch=epoch, seed=self._seed, last=last)
         if store is None or not store.wants(index):
             return run(raw[0])
         trial = Trial(self._chain, index, raw, self._large_parts_of(store), beside)

@@ -7,6 +7,7 @@ import numpy as np
 
 from warmstore.loading.collate import stack
 from warmstore.loading.prefetch.shared_memory import empty
+from warmstore.pipeline.batched_steps import each_column, is_as_one_by_one, row_of
 from warmstore.tree.columns import map_columns
 
 
@@ -35,6 +36,15 @@ class StackedBatch:
         if self._columns is None:
             self._columns = _new_columns(value, self._count)
         _put(self._columns, place, value)
+
+    def is_as_one_by_one(self, stacked: Any) -> bool:
+        """Whether each sample, stacked alone, gives its row of the batch `stacked`; see `is_as_one_by_one`."""
+        pairs = zip(each_column(self._columns), each_column(stacked), strict=True)
+        return all(is_as_one_by_one(part, column) for part, column in pairs if isinstance(part, list))
+
+    def row(self, place: int) -> Any:
+        """The sample at a position. Samples of a batch that is not `alike` are as they were put."""
+        return row_of(self._columns, place)
 
     def stacked(self) -> Any:
         """The batch. Every position must have been filled."""

@@ -176,6 +176,7 @@ def describe(step: Step, identity: Identity, threads: int) -> Description:
         facts = {}  # a change is found by the digest, without an explanation
     return {
         "name": step.name, "random": step.random, "threads": threads, "digest": identity.digest, "facts": facts,
+        **({"batched": True} if step.batched else {}),
     }  # fmt: skip
 
 
@@ -193,6 +194,8 @@ def difference_of(old: Sequence[Description], new: Sequence[Description]) -> str
             return f"step {before['name']!r} is now {name!r}"
         if before["random"] != now["random"]:
             return f"step {name!r} is {'random' if now['random'] else 'no longer random'}"
+        if before.get("batched") != now.get("batched"):
+            return f"step {name!r} is {'batched' if now.get('batched') else 'no longer batched'}"
         if before["threads"] != now["threads"]:
             return f"step {name!r} runs with {now['threads']} native threads and not {before['threads']}"
         if before["digest"] != now["digest"]:

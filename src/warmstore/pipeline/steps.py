@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from warmstore.identity.named_files import Files
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.pipeline.batched_steps import Generators, call_on_columns, of_one, row_of
 
 Caching = Literal["auto", "never", "memory", "disk"]
 
@@ -42,6 +44,8 @@ class Step:
     arguments: by name. random: whether it takes a generator; results after the first random step are not cached.
     cache: where its results may be cached: "auto" (where it pays), one tier, or "never". name: unique in its pipeline.
     version: stands for its parts that have no fingerprint. ignore: places left out of its identity.
+    batched: whether `function` takes and returns the columns of a batch; a random one gets one generator per row. The
+    result for a batch equals those for its samples one by one.
 
     Raises:
         TypeError: `function` is not callable.
@@ -55,6 +59,7 @@ class Step:
     name: str = ""
     version: str | None = None
     ignore: tuple[str, ...] = ()
+    batched: bool = False
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -68,10 +73,30 @@ class Step:
         Args:
             value: the previous step's result. number: this step's index in its pipeline.
         """
+        if self.batched:
+            return row_of(self.on_batch(of_one(value), epoch, seed, np.array([index]), number), 0)
         if self.random:
-            rng = np.random.default_rng([seed, epoch, index, number])
-            return self.function(value, rng, **self.arguments)
+            return self.function(value, _generator(seed, epoch, index, number), **self.arguments)
         return self.function(value, **self.arguments)
+
+    def on_batch(self, columns: Any, epoch: int, seed: int, indices: Int64, number: int) -> Any:
+        """The result of a batched step for the samples `indices`, whose columns it may change.
+
+        Raises:
+            SchemaMismatch: the function did not return one row per sample.
+        """
+
+        def call(columns: Any) -> Any:
+            if self.random:
+                rngs = Generators(lambda index: _generator(seed, epoch, index, number), indices)
+                return self.function(columns, rngs, **self.arguments)
+            return self.function(columns, **self.arguments)
+
+        return call_on_columns(call, columns, len(indices), self.name)
+
+
+def _generator(seed: int, epoch: int, index: int, number: int) -> np.random.Generator:
+    return np.random.default_rng([seed, epoch, index, number])
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -98,3 +123,8 @@ def merged(args: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> dict
 def deterministic(steps: Sequence[Step]) -> int:
     """The number of steps before the first random one. Only results up to there may be cached."""
     return next((number for number, step in enumerate(steps) if step.random), len(steps))
+
+
+def singles(steps: Sequence[Step]) -> int:
+    """The number of steps before those at the end that run on whole batches."""
+    return next((number for number in range(len(steps), 0, -1) if not steps[number - 1].batched), 0)

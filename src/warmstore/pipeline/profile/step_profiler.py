@@ -11,8 +11,11 @@ import numpy as np
 
 from warmstore.errors import UnsupportedType
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.pipeline.batched_steps import row_of
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.profile.profile import CODECS, Codec, Stage, StoredStage
+from warmstore.pipeline.stacked_batch import StackedBatch, Uneven
+from warmstore.pipeline.steps import singles
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_staging import block_of
 from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten
@@ -76,7 +79,7 @@ def run_steps(chain: Chain, indices: Int64, buckets: Sequence[int], until: float
     """
     run = ProfileRun([Measured() for _ in range(len(chain.steps) + 1)], [], [])
     _compare(chain, run, int(indices[0]))  # also the costs of a first call
-    size = _LEAST
+    size, first_batched = _LEAST, singles(chain.steps)
     for first in range(0, len(indices), size):
         if first and time.perf_counter() > until:
             break
@@ -85,10 +88,16 @@ def run_steps(chain: Chain, indices: Int64, buckets: Sequence[int], until: float
         watch = WriteWatch(values, copies=True)
         for k, stage in enumerate(run.stages):
             queued, began, worked = _seconds_in_queue(), time.perf_counter(), time.process_time()
-            for at, index in enumerate(block):
+            if (columns := _columns_of(values) if k > first_batched else None) is not None:
                 started = time.process_time()
-                values[at] = chain.source[index] if not k else chain.run(values[at], index, first=k - 1, last=k)
-                stage.seconds.append(time.process_time() - started)
+                columns = chain.run_batched(columns, np.array(block), first=k - 1, last=k)
+                stage.seconds += [(time.process_time() - started) / len(block)] * len(block)
+                values[:] = [row_of(columns, row) for row in range(len(block))]
+            else:
+                for at, index in enumerate(block):
+                    started = time.process_time()
+                    values[at] = chain.source[index] if not k else chain.run(values[at], index, first=k - 1, last=k)
+                    stage.seconds.append(time.process_time() - started)
             spent, took = time.process_time() - worked, time.perf_counter() - began
             stage.wait += [max(0.0, took - spent - (_seconds_in_queue() - queued)) / len(block)] * len(block)
             watch.look(k)
@@ -103,6 +112,18 @@ def run_steps(chain: Chain, indices: Int64, buckets: Sequence[int], until: float
             run.last += values[: len(block)]
         tick(len(block))
     return run
+
+
+def _columns_of(values: list[Any]) -> Any:
+    """Samples as the columns of a batch; None if batched steps take them one by one."""
+    batch = StackedBatch(len(values), alike=True)
+    try:
+        for place, value in enumerate(values):
+            batch.put(place, value)
+    except Uneven:
+        return None
+    stacked = batch.stacked()
+    return stacked if batch.is_as_one_by_one(stacked) else None
 
 
 def _compare(chain: Chain, run: ProfileRun, index: int) -> None:
