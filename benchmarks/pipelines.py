@@ -19,7 +19,8 @@ from benchmarks.pipeline_watch import Watch, tier_bytes
 from benchmarks.report import Bar, Report, Table
 from benchmarks.settings import Settings
 from warmstore.loading.collate import stack
-from warmstore.pipeline.plan.planner import STORE_BYTES, Strategy
+from warmstore.pipeline.plan.planner import STORE_BYTES
+from warmstore.pipeline.plan.strategies import Strategy
 
 BATCH = 64
 SHARES = (0.10, 0.25, 0.50, 0.75, 1.00)

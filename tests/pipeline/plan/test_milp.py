@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from warmstore.pipeline.plan.cost_model import Candidate, Load, cost
 from warmstore.pipeline.plan.milp import PlacementProblem, solve
 from warmstore.pipeline.plan.plan_figures import Placement
-from warmstore.pipeline.plan.planner import joint, presto, sequential, single
+from warmstore.pipeline.plan.strategies import joint, presto, sequential, single
 
 seconds = st.floats(0.001, 1.0)
 sizes = st.integers(1, 50)
@@ -81,9 +81,35 @@ def test_no_other_counts_are_better(problem: PlacementProblem) -> None:
     assert fits(problem, found.counts)
     assert (found.counts.sum(0) <= problem.counts).all()
     best = min(all_counts(problem), key=lambda counts: in_all(problem, counts))
-    assert in_all(problem, found.counts) <= 1.005 * in_all(problem, best) * (1 + 1e-5)
-    nbytes = [taken(problem, counts, "memory") + taken(problem, counts, "disk") for counts in (found.counts, best)]
-    assert nbytes[0] <= nbytes[1] + 1e-6
+    assert in_all(problem, found.counts) <= 1.003 * in_all(problem, best) * (1 + 1e-5)
+
+
+def useful(problem: PlacementProblem, counts: np.ndarray) -> int:
+    """Samples that save time where they are placed."""
+    saved = np.array([each.saved + each.wait_saved for each in problem.candidates]).reshape(counts.shape)
+    return int(counts[saved > 0].sum())
+
+
+def seconds_of(problem: PlacementProblem, counts: np.ndarray) -> tuple[float, float]:
+    """Of all epochs with the build, and of one epoch."""
+    return in_all(problem, counts), cost(problem.load, problem.candidates, counts).epoch
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_of_plans_nearly_as_good_the_one_that_keeps_most_in_the_fewest_bytes(problem: PlacementProblem) -> None:
+    found = solve(problem)
+    if not found.counts.any():
+        return  # as good as any
+    tried = all_counts(problem)
+    best = min(tried, key=lambda counts: in_all(problem, counts))
+    most = 1.003 * np.array(seconds_of(problem, best)) * (1 - 1e-5)  # a solver's tolerance
+    good = [best, *(counts for counts in tried if (np.array(seconds_of(problem, counts)) <= most).all())]
+    samples = useful(problem, found.counts)
+    assert samples >= max(useful(problem, counts) for counts in good)
+    equal = [counts for counts in good if useful(problem, counts) >= samples]
+    nbytes = [taken(problem, counts, "memory") + taken(problem, counts, "disk") for counts in (found.counts, *equal)]
+    assert nbytes[0] <= min(nbytes) + 1e-6
 
 
 @settings(max_examples=40, deadline=None)
@@ -93,7 +119,7 @@ def test_joint_is_never_worse_than_the_rules_it_is_compared_with(problem: Placem
     for rule, slack in ((sequential, 1.03), (single, 1.0), (presto, 1.0)):
         other = rule(problem)
         assert fits(problem, other.counts), rule
-        assert ours <= 1.005 * slack * in_all(problem, other.counts) * (1 + 1e-5), rule
+        assert ours <= 1.003 * slack * in_all(problem, other.counts) * (1 + 1e-5), rule
 
 
 @settings(max_examples=40, deadline=None)
@@ -102,8 +128,9 @@ def test_joint_mixes_only_where_that_pays(problem: PlacementProblem) -> None:
     ours = joint(problem)
     places = [one.placement for one, counts in zip(problem.candidates, ours.counts, strict=True) if counts.any()]
     used = {(place.step, place.codec) for place in places}
-    if len(used) > 1:
-        assert 1.03 * in_all(problem, ours.counts) < in_all(problem, single(problem).counts)
+    plain = single(problem).counts
+    if len(used) > 1 and not ours.counts.sum() == problem.counts.sum() > plain.sum():
+        assert 1.03 * in_all(problem, ours.counts) < in_all(problem, plain)
 
 
 @settings(max_examples=30, deadline=None)

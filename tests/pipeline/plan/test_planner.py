@@ -5,7 +5,7 @@ import psutil
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.pipeline.plan.test_plan import pipeline
+from tests.pipeline.plan.test_plan import kept, pipeline
 from tests.pipeline.profiles import profile
 from tests.slow import either
 
@@ -25,10 +25,55 @@ def of_step(made: ws.Plan) -> dict[Placement, int]:
 def test_everything_that_fits_is_kept_as_far_as_it_goes() -> None:
     found = profile([0, 0.001, 0.003], [100, 1000, 4000])
     made = plan(pipeline(1000, 2).chain, found, memory=4_000_000 + MARGIN)
-    # Half a percent slower for fewer bytes is allowed; a sample left out costs a thousandth of an epoch.
-    assert of_step(made)[Placement(2, "memory", "raw")] > 990
+    assert of_step(made) == {Placement(2, "memory", "raw"): 1000}
     assert made.epoch_seconds < 0.03 * made.uncached_seconds
     assert made.memory_used <= 4_000_000
+
+
+def test_all_samples_are_kept_where_they_fit_also_if_another_resource_bounds_the_epoch() -> None:
+    """Then the source can be unmounted."""
+    found = profile([0, 0.01], [100, 4000], counts=(130,), workers=[1, 2, 4], delivery=0.004)
+    made = plan(pipeline(130, 1).chain, found, memory="100MB", workers=4)
+    assert made.bound == "training steps or delivery"
+    assert of_step(made) == {Placement(1, "memory", "raw"): 130}
+
+
+def test_a_forced_tier_without_bytes_is_named(tmp_path: Path) -> None:
+    found = profile([0, 0.001, 0.003], [100, 1000, 4000])
+    made = plan(pipeline(1000, 2, step1="disk").chain, found, memory="10MB")
+    assert made.notes == (
+        "Step 'step1' has cache='disk', but none of its samples are cached: the plan has no disk budget; "
+        "pass disk= and folder=.",
+    )
+    full = plan(pipeline(1000, 2, step1="disk").chain, found, disk=MARGIN + 500, folder=tmp_path)
+    assert "cache='disk', but none of its samples are cached: no sample fits into the disk budget" in full.notes[0]
+    random = pipeline(1000, 1).step(kept, name="step2", random=True, cache="memory")
+    made = plan(random.chain, found, memory="10MB")
+    assert "'step2' has cache='memory', but none of its samples are cached: random" in made.notes[0]
+    kept_there = plan(pipeline(1000, 2, step1="memory").chain, found, memory="10MB")
+    assert kept_there.notes == ()
+
+
+def test_a_tier_in_which_nothing_is_kept_says_why(tmp_path: Path) -> None:
+    found = profile([0, 0.001], [100_000, 400_000], workers=[1, 2])
+    pipe = pipeline(1000, 1)
+    workers = plan(pipe.chain, found, memory="36.9MB", workers=2).notes
+    assert workers == (
+        "Nothing is cached in memory: 36.0 MB of 36.9 MB are for workers and their batches, and the smallest sample "
+        "takes 400 kB.",
+    )
+    small = plan(pipe.chain, found, disk="1MB", folder=tmp_path).notes
+    assert small[0].startswith("Nothing is cached on disk: 1.0 MB of 1.0 MB are for the store itself")
+    trained = plan(pipe.chain, found, memory="400MB", step_seconds=0.1, workers=2)
+    assert trained.notes == (
+        "Nothing is cached in memory: it would not shorten the epochs, "
+        "which are bounded by training steps or delivery.",
+    )
+    assert "no: see the notes" in str(trained)
+    slow = plan(pipe.chain, profile([0, 0.001], [100, 4000], read=0.01), memory="10MB")
+    assert slow.notes == ("Nothing is cached in memory: the table has the reasons, step by step.",)
+    both = plan(pipe.chain, found, memory="600MB", disk="600MB", folder=tmp_path)
+    assert not both.notes  # one tier holds them all
 
 
 def test_little_room_mixes_steps_and_tiers(tmp_path: Path) -> None:
@@ -117,19 +162,19 @@ def test_the_rules_to_compare_with_do_what_they_say(tmp_path: Path) -> None:
     found = profile([0, 0.001, 0.003], [100, 1000, 4000])
     room = {"memory": 800_000 + MARGIN, "disk": 1_200_000 + MARGIN, "folder": tmp_path}
 
-    def kept(strategy: str) -> dict[Placement, int]:
+    def by(strategy: str) -> dict[Placement, int]:
         return of_step(plan(pipeline(1000, 2).chain, found, **room, strategy=strategy))
 
-    one_step = kept("single")
+    one_step = by("single")
     assert {place.step for place in one_step} == {2}
     assert 480 < sum(one_step.values()) <= 500  # all there is room for
-    whole = kept("presto")
+    whole = by("presto")
     assert ({place.step for place in whole}, sum(whole.values())) == ({1}, 1000)  # the last step that fits as a whole
     memory_alone = of_step(plan(pipeline(1000, 2).chain, found, memory=room["memory"]))
-    then = kept("sequential")
+    then = by("sequential")
     assert all(then[place] >= count > 0 for place, count in memory_alone.items())
     assert {place.tier for place in then} == {"memory", "disk"}
-    assert kept("page-cache") == kept("none") == {}
+    assert by("page-cache") == by("none") == {}
 
 
 def test_few_epochs_do_not_pay_for_a_build() -> None:
@@ -237,6 +282,6 @@ def test_joint_plans_are_within_budgets_and_never_worse(found: Profile, share: f
     for strategy in ("sequential", "single", "presto", "none"):
         other = plan(pipe.chain, found, **told, strategy=strategy)
         ours, theirs = (one.epoch_seconds * 30 + one.build_seconds for one in (made, other))
-        # 3 % for one step, 0.5 % for fewer bytes, 1 % a worker for fewer workers, and where nearly all is cached a few
-        # samples' rounding.
-        assert ours <= 1.065 * theirs + 30 * 10 * 0.06, strategy
+        # 3 % for one step, 0.3 % for more samples and fewer bytes, 1 % a worker for fewer workers, and where nearly
+        # all is cached a few samples' rounding.
+        assert ours <= 1.063 * theirs + 30 * 10 * 0.06, strategy

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,18 @@ from warmstore.errors import BadBudget
 from warmstore.storage.humanize import parse_size
 
 _ZERO = re.compile(r"\s*0+\s*[A-Za-z]*\s*")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bytes for both tiers. counts_workers: whether the memory budget is also for workers and their batches."""
+
+    memory: int
+    disk: int
+
+    @property
+    def counts_workers(self) -> bool:
+        return self.memory > 0
 
 
 def memory_budget(memory: int | str | None) -> int:

@@ -69,6 +69,11 @@ class EpochCost:
     def epoch(self) -> float:
         return max(self.limits.values())
 
+    @property
+    def bound(self) -> str:
+        """The resource that limits the epoch."""
+        return max(self.limits, key=self.limits.__getitem__)
+
 
 def cost(load: Load, candidates: Sequence[Candidate], counts: np.ndarray[Any, Any]) -> EpochCost:
     """The cost of counts [candidates, buckets] under a load."""

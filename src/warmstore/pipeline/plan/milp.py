@@ -18,7 +18,8 @@ from warmstore.pipeline.plan.cost_model import Candidate, EpochCost, Floats, Loa
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 _WHOLE = 200  # most samples for integer variables; beyond it the relaxation is solved
 _SECONDS = 0.3  # limit per solution, which takes milliseconds; the best one found by then counts
-_SLACK = 1.005  # factor by which an epoch may be longer to take fewer bytes
+_SLACK = 1.003  # factor by which an epoch may be longer to keep more samples, or to take fewer bytes
+_GAIN = 1.0001  # least speedup for which anything is cached
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,10 @@ class PlacementProblem:
         """Seconds of all epochs and of the build."""
         return solution.cost.epoch * self.epochs + solution.cost.build
 
+    def solution(self, counts: Counts) -> "Solution":
+        """Counts [candidates, buckets] with their cost."""
+        return Solution(counts, cost(self.load, self.candidates, counts))
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -55,7 +60,9 @@ class Solution:
 
 
 def solve(problem: PlacementProblem) -> Solution | None:
-    """Minimise epochs * T + build; among solutions nearly as good, minimise the bytes.
+    """Minimise epochs * T + build; among solutions nearly as good, keep the most samples, then take the fewest bytes.
+
+    Nothing is cached if that is as good, such as where training is the limit.
 
     Returns:
         None if `whole` is set and the samples do not fit.
@@ -63,28 +70,42 @@ def solve(problem: PlacementProblem) -> Solution | None:
     Raises:
         NotInstalled: scipy is not installed.
     """
-    nothing = np.zeros((len(problem.candidates), len(problem.counts)), np.int64)
+    nothing = problem.solution(np.zeros((len(problem.candidates), len(problem.counts)), np.int64))
     if not problem.candidates:
-        return None if problem.whole else Solution(nothing, cost(problem.load, (), nothing))
+        return None if problem.whole else nothing
     program = _Program(problem)
     rows = [program.budgets()]
     if any(problem.forced):
         chosen = np.repeat(np.asarray(problem.forced, float), len(problem.counts)) * program.unit
         most = program.minimise(program.of_counts(-chosen), rows)
         if most is not None:
-            rows.append(program.at_least(chosen, float(most[:-2] @ chosen)))
+            rows.append((program.of_counts(-chosen)[None], -np.inf, _kept(-float(most[:-2] @ chosen))))
     best = program.minimise(program.objective, rows)
     if best is None:
         return None
-    # The second objective may lengthen the epoch and the total by the slack only.
-    in_all = program.objective[None], -np.inf, _SLACK * float(program.objective @ best)
-    in_epoch = program.of_epoch[None], -np.inf, _SLACK * float(program.of_epoch @ best)
-    fewest = program.minimise(program.of_counts(program.nbytes), [*rows, in_all, in_epoch])
-    counts = _within_budgets(problem, program.samples(best if fewest is None else fewest))
-    return Solution(counts, cost(problem.load, problem.candidates, counts))
+    unbound = not problem.whole and not any(problem.forced) and problem.at_least is None
+    if unbound and problem.total(nothing) <= _GAIN * program.seconds(best):
+        return nothing
+    # The next objectives may lengthen the epoch and the total by the slack only.
+    rows.append((program.objective[None], -np.inf, _SLACK * float(program.objective @ best)))
+    rows.append((program.of_epoch[None], -np.inf, _SLACK * float(program.of_epoch @ best)))
+    most_seconds = _SLACK * program.seconds(best)
+    for goal in (program.of_counts(-program.useful), program.of_counts(program.nbytes), program.objective):
+        found = program.minimise(goal, rows)
+        if found is None:
+            break
+        best = found
+        rows.append((goal[None], -np.inf, _kept(float(goal @ best))))
+    counts = _within_budgets(problem, program.samples(best))
+    return _filled_up(problem, problem.solution(counts), most_seconds)
 
 
 Row = tuple[Floats, Any, Any]
+
+
+def _kept(goal: float) -> float:
+    """The bound that keeps the value of an earlier objective, with a solver's tolerance."""
+    return goal + 1e-7 * abs(goal)
 
 
 class _Program:
@@ -95,13 +116,14 @@ class _Program:
         candidates, load = problem.candidates, problem.load
         buckets, places = len(problem.counts), len(candidates)
         on_disk = np.repeat([each.placement.tier == "disk" for each in candidates], buckets)
-        unit = max(load.cpu + load.wait + load.fixed, 1e-9)
+        self._unit = unit = max(load.cpu + load.wait + load.fixed, 1e-9)
         self._whole = problem.counts.sum() <= _WHOLE
         own = np.ones(buckets) if self._whole else np.maximum(problem.counts, 1).astype(float)
         self.unit = share = np.tile(own, places)  # for large data sets variables are shares: solvers drop tiny factors
         saved = np.concatenate([each.saved for each in candidates]) * share / unit
         wait_saved = np.concatenate([each.wait_saved for each in candidates]) * share / unit
         build = np.concatenate([each.build for each in candidates]) * share / unit
+        self.useful = self.unit * ((saved + wait_saved) > 0)  # samples that save time where they are placed
         self.nbytes = np.concatenate([each.nbytes for each in candidates]) * share
         self._on_disk = on_disk
         disk_bytes = self.nbytes * on_disk
@@ -128,6 +150,10 @@ class _Program:
         high[np.repeat(problem.closed or (False,) * places, buckets)] = 0
         self._high = np.concatenate((high, [np.inf, np.inf]))
 
+    def seconds(self, found: Floats) -> float:
+        """Seconds of all epochs and of the build with some variables."""
+        return float(self.objective @ found) * self._unit
+
     def of_counts(self, values: Floats, seconds: float = 0.0, waiting: float = 0.0) -> Floats:
         """Coefficients of all variables."""
         return np.concatenate((values, [seconds, waiting]))
@@ -137,10 +163,6 @@ class _Program:
         memory = self.of_counts(self.nbytes * ~self._on_disk)
         disk = self.of_counts(self.nbytes * self._on_disk)
         return np.stack((memory, disk)), -np.inf, np.array([self._problem.memory, self._problem.disk])
-
-    def at_least(self, values: Floats, bound: float) -> Row:
-        """A constraint that keeps the value of an earlier objective."""
-        return self.of_counts(values)[None], bound, np.inf
 
     def samples(self, found: Floats) -> Counts:
         """A solution as samples, int64 [candidates, buckets]: rounded down, then up where the budgets allow."""
@@ -198,3 +220,29 @@ def _within_budgets(problem: PlacementProblem, counts: Counts) -> Counts:
                     size = max(problem.candidates[number].nbytes[bucket], 1e-9)
                     counts[number, bucket] -= min(counts[number, bucket], int(-(-(taken - budget) // size)))
     return counts
+
+
+def _filled_up(problem: PlacementProblem, solution: Solution, seconds: float) -> Solution:
+    """Add samples that rounding has left out, to the placements in use, while the total is at most `seconds`."""
+    saved = np.array([each.saved + each.wait_saved for each in problem.candidates])
+    for at in np.argsort(-saved, axis=None, kind="stable").tolist():
+        number, bucket = divmod(at, len(problem.counts))
+        size = max(float(problem.candidates[number].nbytes[bucket]), 1e-9)
+        left = int(problem.counts[bucket] - solution.counts[:, bucket].sum())
+        fitting = min(left, int(_free(problem, solution.counts, problem.candidates[number].placement.tier) / size))
+        if fitting and saved[number, bucket] > 0 and solution.counts[number].any():
+            counts = solution.counts.copy()
+            counts[number, bucket] += fitting
+            more = problem.solution(counts)
+            solution = more if problem.total(more) <= seconds else solution
+    return solution
+
+
+def _free(problem: PlacementProblem, counts: Counts, tier: str) -> float:
+    """Bytes that counts leave in a tier."""
+    taken = sum(
+        float(kept @ each.nbytes)
+        for kept, each in zip(counts, problem.candidates, strict=True)
+        if each.placement.tier == tier
+    )
+    return max(0.0, (problem.memory if tier == "memory" else problem.disk) - taken)

@@ -63,7 +63,8 @@ def kept(plan: PlanFigures, step: int) -> list[str]:
 def reason(plan: PlanFigures, step: int) -> str:
     """Why no samples are cached after a step."""
     text = plan.reasons[step] if step < len(plan.reasons) else ""
-    return f"no: {text}" if text else "no: other steps save more per byte"
+    other = "other steps save more per byte" if plan.placements else "see the notes"
+    return f"no: {text or other}"
 
 
 def summary(plan: PlanFigures) -> list[str]:

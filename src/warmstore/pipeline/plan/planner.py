@@ -4,33 +4,28 @@ For each measured number of workers, the integer program distributes the memory 
 with the cheapest plan is taken.
 """
 
-import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
-import psutil
 
 from warmstore.errors import BadRank
 from warmstore.pipeline.chain import Chain
-from warmstore.pipeline.plan.budgets import available_on_disk, disk_budget, memory_budget
-from warmstore.pipeline.plan.cost_model import Candidate, Load, candidates_of, seconds_per_byte
-from warmstore.pipeline.plan.milp import PlacementProblem, Solution, solve
+from warmstore.pipeline.plan import plan_notes
+from warmstore.pipeline.plan.budgets import Budget, available_on_disk, disk_budget, memory_budget
+from warmstore.pipeline.plan.cost_model import Candidate, candidates_of
+from warmstore.pipeline.plan.load import load_of, worker_bytes
+from warmstore.pipeline.plan.milp import PlacementProblem, Solution
 from warmstore.pipeline.plan.plan import Plan
-from warmstore.pipeline.profile.profile import TIERS, Profile, mean_of
+from warmstore.pipeline.plan.strategies import RULES, Strategy, nothing
+from warmstore.pipeline.profile.profile import TIERS, Profile
 from warmstore.pipeline.profile.source_sizes import buckets_of
 from warmstore.pipeline.steps import deterministic
 
-_log = logging.getLogger("warmstore")
-
-Strategy = Literal["joint", "sequential", "single", "presto", "page-cache", "none"]
-PREFETCH = 2  # batches a worker makes ahead: torch's default
 STORE_BYTES = 1 << 20  # overhead of a tier: log, description, unused end of the last chunk
-_WORTH = 1.03  # least speedup of a mixed plan over one step in one codec
-_CACHE_SHARE = 0.8  # share of the free memory that the page cache is expected to keep
 
 
 def plan(
@@ -74,7 +69,7 @@ def plan(
     """
     where = None if folder is None else Path(folder)
     _check(workers, epochs, step_seconds, world_size, strategy)
-    budget = _Budget(memory_budget(memory), disk_budget(disk, where))
+    budget = Budget(memory_budget(memory), disk_budget(disk, where))
     if profile is None:
         from warmstore.pipeline.profile.profiler import profile as measured
 
@@ -92,11 +87,11 @@ def plan(
     if identities.trouble:
         notes.append(identities.trouble)
     candidates, reasons = candidates_of(profile, chain.steps, identities.keepable)
-    rule = _RULES[strategy]
+    rule = RULES[strategy]
     found: list[_Choice] = []
     for count in _worker_counts(profile, workers, world_size):
-        load = _load(profile, candidates, count, world_size, step_seconds, budget, direct_io, strategy)
-        taken = count * world_size * _worker_bytes(profile, count)
+        load = load_of(profile, candidates, count, world_size, step_seconds, budget, direct_io, strategy)
+        taken = count * world_size * worker_bytes(profile, count)
         if budget.counts_workers and taken > budget.memory and count:
             continue
         problem = PlacementProblem(
@@ -108,97 +103,24 @@ def plan(
             epochs,
             tuple(_is_forced(candidate, chain.steps) for candidate in candidates),
         )
-        found.append(_Choice(count, taken, load, problem, rule(problem)))
+        found.append(_Choice(count, taken, problem, rule(problem)))
         if workers is not None:
             break
     best = min(found, key=lambda choice: choice.problem.total(choice.solution) * (1 + 0.01 * choice.workers))
-    notes += _notes(profile, best, workers, budget, world_size)
-    notes += _notes_of_varying(profile, deterministic(chain.steps))
+    notes += plan_notes.of_workers(profile, best.workers, workers, budget, world_size)
+    notes += plan_notes.of_varying(profile, deterministic(chain.steps))
+    if strategy not in ("none", "page-cache"):
+        notes += plan_notes.of_forced(chain.steps, reasons, best.problem, best.solution, budget)
+        notes += plan_notes.of_empty_tiers(best.problem, best.solution, budget, best.worker_bytes)
     return _as_plan(chain, profile, best, budget, where, epochs, world_size, direct_io, strategy, reasons, notes)
-
-
-@dataclass(frozen=True)
-class _Budget:
-    memory: int
-    disk: int
-
-    @property
-    def counts_workers(self) -> bool:
-        return self.memory > 0
 
 
 @dataclass(frozen=True)
 class _Choice:
     workers: int
     worker_bytes: int
-    load: Load
     problem: PlacementProblem
     solution: Solution
-
-
-def joint(problem: PlacementProblem) -> Solution:
-    """One program for both tiers, or one step in one codec if that is nearly as good.
-
-    A mixed plan relies on more measurements, each with noise, so it must be faster by `_WORTH`.
-    """
-    best = _solved(problem)
-    if any(problem.forced):
-        return best
-    plain = single(problem)
-    return plain if problem.total(plain) <= _WORTH * problem.total(best) else best
-
-
-def sequential(problem: PlacementProblem) -> Solution:
-    """Memory as if there were no disk, then the disk for the remaining samples."""
-    first = _solved(replace(problem, disk=0.0))
-    return _solved(replace(problem, forced=(), at_least=first.counts))
-
-
-def single(problem: PlacementProblem) -> Solution:
-    """As many samples as fit into both tiers, all after one step, raw or compressed."""
-    return _best(problem, [_only(problem, form) for form in _forms(problem)])
-
-
-def presto(problem: PlacementProblem) -> Solution:
-    """All samples in both tiers after one step, raw or compressed, or none."""
-    return _best(problem, [replace(_only(problem, form), whole=True) for form in _forms(problem)])
-
-
-def nothing(problem: PlacementProblem) -> Solution:
-    """No caches."""
-    found = solve(replace(problem, candidates=()))
-    assert found is not None
-    return Solution(np.zeros((len(problem.candidates), len(problem.counts)), np.int64), found.cost)
-
-
-_RULES: dict[str, Callable[[PlacementProblem], Solution]] = {
-    "joint": joint,
-    "sequential": sequential,
-    "single": single,
-    "presto": presto,
-    "page-cache": nothing,
-    "none": nothing,
-}
-
-
-def _solved(problem: PlacementProblem) -> Solution:
-    found = solve(problem)
-    return found if found is not None else nothing(problem)
-
-
-def _forms(problem: PlacementProblem) -> list[tuple[int, str]]:
-    return sorted({(each.placement.step, each.placement.codec) for each in problem.candidates})
-
-
-def _only(problem: PlacementProblem, form: tuple[int, str]) -> PlacementProblem:
-    """The problem restricted to one step and one codec."""
-    closed = tuple((each.placement.step, each.placement.codec) != form for each in problem.candidates)
-    return replace(problem, closed=closed, forced=())
-
-
-def _best(problem: PlacementProblem, ways: Sequence[PlacementProblem]) -> Solution:
-    found = [nothing(problem), *(solution for way in ways if (solution := solve(way)) is not None)]
-    return min(found, key=problem.total)
 
 
 def _is_forced(candidate: Candidate, steps: Any) -> bool:
@@ -211,75 +133,6 @@ def _worker_counts(profile: Profile, workers: int | None, world_size: int) -> li
     if workers is not None:
         return [workers, *(workers // 2**power for power in range(1, workers.bit_length() + 1))]
     return sorted({0, *(entry.workers // world_size for entry in profile.scaling)})
-
-
-def _worker_bytes(profile: Profile, workers: int) -> int:
-    """Bytes of one worker and of the batches it makes ahead."""
-    if not workers:
-        return 0
-    batch = profile.batch_size * mean_of(profile.counts, profile.stages[-1].nbytes)
-    return int(profile.at(workers).nbytes + PREFETCH * batch)
-
-
-def _load(
-    profile: Profile,
-    candidates: Sequence[Candidate],
-    workers: int,
-    world_size: int,
-    step_seconds: float,
-    budget: _Budget,
-    direct_io: bool,
-    strategy: str,
-) -> Load:
-    counts = np.array(profile.counts, float)
-    steps = float(sum(counts @ np.array(stage.seconds) for stage in profile.stages))
-    waits = float(sum(counts @ np.array(stage.wait) for stage in profile.stages))
-    total, batches = profile.total, profile.total / profile.batch_size
-    free = max(0.0, _CACHE_SHARE * (psutil.virtual_memory().available - budget.memory))
-    if strategy != "none" and profile.source_nbytes <= free:
-        waits = 0.0
-    processes = workers * world_size
-    alone = seconds_per_byte(profile, candidates, profile.disk, 1)
-    together = seconds_per_byte(profile, candidates, profile.disk, max(processes, world_size))
-    kept = 0.0 if direct_io else free
-    makes = steps + total * (profile.overhead if workers else profile.alone)
-    per_rank = batches * step_seconds / world_size
-    delivery = total * profile.delivery / world_size if workers else 0.0
-    return Load(
-        cpu=makes,
-        wait=waits,
-        others=total * profile.delivery if workers else 0.0,
-        lanes=_lanes(profile, processes) if workers else float(world_size),
-        cores=_cores(profile) if workers else max(1.0, min(float(world_size), _cores(profile))),
-        fixed=max(per_rank, delivery),
-        serial=0.0 if workers else per_rank,
-        disk_alone=alone,
-        disk_together=together,
-        held_alone=kept * float(alone.min()) if len(alone) else 0.0,
-        held_together=kept * float(together.min()) if len(together) else 0.0,
-        write=0.0 if profile.disk is None else 1 / profile.disk.write,
-    )
-
-
-def _per_sample(profile: Profile) -> float:
-    """CPU seconds per uncached sample in a worker."""
-    return sum(mean_of(profile.counts, stage.seconds) for stage in profile.stages) + profile.overhead
-
-
-def _lanes(profile: Profile, processes: int) -> float:
-    """The equivalent number of undisturbed workers, by the measured rate of the uncached pipeline.
-
-    One worker makes a batch, so at the end of an epoch of few batches some workers are idle.
-    """
-    batches = profile.total / profile.batch_size
-    busy = batches / (max(1, -(-batches // processes)) * processes)
-    return max(profile.at(processes).rate * _per_sample(profile) * min(busy, 1.0), 1e-9)
-
-
-def _cores(profile: Profile) -> float:
-    """CPU seconds a second that the machine provides to workers and main process."""
-    measured = [entry for entry in profile.scaling if entry.workers]
-    return max([1.0, *(entry.rate * (_per_sample(profile) + profile.delivery) for entry in measured)])
 
 
 def _check(workers: int | None, epochs: int, step_seconds: float, world_size: int, strategy: str) -> None:
@@ -305,37 +158,11 @@ def _check_profile(chain: Chain, profile: Profile) -> None:
         raise ValueError(f"the profile is of other steps ({measured}) than the pipeline ({steps}): profile it")
 
 
-def _notes(profile: Profile, best: _Choice, workers: int | None, budget: _Budget, world_size: int) -> list[str]:
-    notes = []
-    most = max(entry.workers for entry in profile.scaling) // world_size if workers is None else workers
-    each = _worker_bytes(profile, most)
-    if budget.counts_workers and most * world_size * each > budget.memory:
-        ranks = f" on each of {world_size} ranks" if world_size > 1 else ""
-        notes.append(
-            f"A worker with its batches takes {each:,} bytes: the memory budget cannot hold {most}{ranks}, "
-            f"so the plan takes {best.workers or 'none'}."
-        )
-    return notes
-
-
-def _notes_of_varying(profile: Profile, last: int) -> list[str]:
-    """A note on the first step that is random but not marked so."""
-    varying = next((k for k, stage in enumerate(profile.stages[: last + 1]) if stage.varies), None)
-    if varying is None:
-        return []
-    advice = "mark it random=True, or its cached results will be the same in every epoch"
-    if not varying:
-        advice = "if a step changes its argument in place, copy it first"
-    note = f"{profile.stages[varying].name!r} made two different values of one sample: {advice}."
-    _log.warning("%s", note)
-    return [note]
-
-
 def _as_plan(
     chain: Chain,
     profile: Profile,
     best: _Choice,
-    budget: _Budget,
+    budget: Budget,
     folder: Path | None,
     epochs: int,
     world_size: int,

@@ -1,0 +1,79 @@
+"""Strategies: how samples are distributed to the placements, by the joint program or by a baseline."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from warmstore.pipeline.plan.milp import PlacementProblem, Solution, solve
+
+Strategy = Literal["joint", "sequential", "single", "presto", "page-cache", "none"]
+_WORTH = 1.03  # least speedup of a mixed plan over one step in one codec
+
+
+def joint(problem: PlacementProblem) -> Solution:
+    """One program for both tiers, or one step in one codec if that is nearly as good and keeps as many samples.
+
+    A mixed plan relies on more measurements, each with noise, so it must be faster by `_WORTH`, or keep all samples
+    where one step cannot: then no epoch reads the source.
+    """
+    best = _solved(problem)
+    if any(problem.forced):
+        return best
+    plain = single(problem)
+    whole = best.counts.sum() == problem.counts.sum() > plain.counts.sum()
+    return plain if problem.total(plain) <= _WORTH * problem.total(best) and not whole else best
+
+
+def sequential(problem: PlacementProblem) -> Solution:
+    """Memory as if there were no disk, then the disk for the remaining samples."""
+    first = _solved(replace(problem, disk=0.0))
+    return _solved(replace(problem, forced=(), at_least=first.counts))
+
+
+def single(problem: PlacementProblem) -> Solution:
+    """As many samples as fit into both tiers, all after one step, raw or compressed."""
+    return _best(problem, [_only(problem, form) for form in _forms(problem)])
+
+
+def presto(problem: PlacementProblem) -> Solution:
+    """All samples in both tiers after one step, raw or compressed, or none."""
+    return _best(problem, [replace(_only(problem, form), whole=True) for form in _forms(problem)])
+
+
+def nothing(problem: PlacementProblem) -> Solution:
+    """No caches."""
+    found = solve(replace(problem, candidates=()))
+    assert found is not None
+    return Solution(np.zeros((len(problem.candidates), len(problem.counts)), np.int64), found.cost)
+
+
+RULES: dict[str, Callable[[PlacementProblem], Solution]] = {
+    "joint": joint,
+    "sequential": sequential,
+    "single": single,
+    "presto": presto,
+    "page-cache": nothing,
+    "none": nothing,
+}
+
+
+def _solved(problem: PlacementProblem) -> Solution:
+    found = solve(problem)
+    return found if found is not None else nothing(problem)
+
+
+def _forms(problem: PlacementProblem) -> list[tuple[int, str]]:
+    return sorted({(each.placement.step, each.placement.codec) for each in problem.candidates})
+
+
+def _only(problem: PlacementProblem, form: tuple[int, str]) -> PlacementProblem:
+    """The problem restricted to one step and one codec."""
+    closed = tuple((each.placement.step, each.placement.codec) != form for each in problem.candidates)
+    return replace(problem, closed=closed, forced=())
+
+
+def _best(problem: PlacementProblem, ways: Sequence[PlacementProblem]) -> Solution:
+    found = [nothing(problem), *(solution for way in ways if (solution := solve(way)) is not None)]
+    return min(found, key=problem.total)
