@@ -6,8 +6,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from warmstore.errors import Damaged, ReadOnly, RemoteError, SchemaMismatch, StaleCache, StoreExists
 from warmstore.features.keyed.cache_options import CacheOptions
 from warmstore.features.keyed.cache_store import is_cache
@@ -15,19 +13,17 @@ from warmstore.features.keyed.cache_versions import difference
 from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.records.format.manifest import NAME, Manifest, read_manifest
 from warmstore.records.local_store import LocalStore
-from warmstore.records.log.log_entries import Entries
 from warmstore.remote.limits import RequestLimits
 from warmstore.remote.objects import Objects
 from warmstore.replicate.attach import Keep, attach
+from warmstore.replicate.keys_first import keys_first
 from warmstore.replicate.pull import PullResult
 from warmstore.replicate.pull import pull as pull_store
 from warmstore.replicate.push import PushResult
 from warmstore.replicate.push import push as push_store
 from warmstore.replicate.record_store import RecordStore
-from warmstore.replicate.remote_chunk import PAGES, RemoteChunk
-from warmstore.replicate.remote_copy import Remote, RemoteFiles, add_chunks, copy_folder, default_cache_dir
+from warmstore.replicate.remote_copy import Remote, RemoteFiles, copy_folder, default_cache_dir
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
-from warmstore.storage.block_source import BLOCK
 from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
 
@@ -50,7 +46,7 @@ def push(version: OpenVersion, remote: Remote, verify: bool, progress: bool | No
 
 def pull(version: OpenVersion, remote: Remote, progress: bool | None) -> PullResult:
     """See `FeatureCache.pull`."""
-    keep = lazily(version.files) if isinstance(version.files, RemoteFiles) else None
+    keep = keys_first(version.files) if isinstance(version.files, RemoteFiles) else None
     with contextlib.closing(remote.open()) as objects:
         return join(version, objects, remote, progress, keep)
 
@@ -87,23 +83,6 @@ def _store_for(version: OpenVersion, manifest: Manifest) -> LocalStore:
         store = version.settled_store()
     assert store is not None
     return store
-
-
-def lazily(files: RemoteFiles) -> Keep:
-    """Leave chunks at the remote, except for the blocks with keys: lookups then need no remote."""
-
-    def keep(folder: Path, number: int, chunk: RemoteChunk, entries: Entries) -> None:
-        add_chunks(folder, {number: chunk}, files)
-        blocks = files.block_source(folder)
-        blocks.base_index(number)
-        # Keys are the first column: 16 bytes per row, and 8 of their checksums.
-        first = entries["offset"].astype(np.int64)
-        last = first + entries["header"] + 24 * entries["rows"].astype(np.int64) + 256
-        last = np.minimum(last, chunk.size) - 1
-        ranges = [np.arange(start // BLOCK, end // BLOCK + 1) for start, end in zip(first, last, strict=True)]
-        blocks.fetch(PAGES * number + np.unique(np.concatenate(ranges)))
-
-    return keep
 
 
 class RemoteBinding:

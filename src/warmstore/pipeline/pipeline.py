@@ -21,6 +21,9 @@ from warmstore.pipeline.plan_opening import source_of
 from warmstore.pipeline.profile.profile import Profile
 from warmstore.pipeline.step_identities import Identities
 from warmstore.pipeline.steps import Caching, ChainSettings, Step, merged, name_of
+from warmstore.replicate.pull import PullResult
+from warmstore.replicate.push import PushResult
+from warmstore.replicate.remote_copy import Remote
 from warmstore.storage.lifecycle import Closeable
 from warmstore.storage.thread_pool import thread_count
 
@@ -237,13 +240,82 @@ class Pipeline(Closeable):
         """
         workers = self._workers(plan, workers, start_method)
         source = source_of(self.chain, plan, 0)
+        self._hold(source)
+        return fill(source, batch_size, workers, start_method, progress)
+
+    def push(
+        self,
+        url: str | os.PathLike[str],
+        plan: Plan,
+        *,
+        verify: bool = False,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> PushResult:
+        """Add the samples in the tiers of a plan to a remote, which any number of hosts fill.
+
+        Chunks with live writers wait for a later push: close loaders first. An interrupted push is resumed.
+
+        Args:
+            url: of the folder for all pipelines: s3://, gs://, az://, http(s)://, or a folder.
+            verify: read what the remote has already, and send damaged chunks again.
+            progress: show a bar; None shows one on a terminal.
+            remote_options: of obstore's store, such as {"endpoint": ...}.
+            anonymous: send unsigned requests.
+
+        Raises:
+            StaleCache: the URL holds something else.
+            RemoteUnavailable, RemoteRefused: what the remote had before is unchanged.
+        """
+        from warmstore.pipeline.sharing import push
+
+        return push(self.chain, plan, Remote(url, remote_options, anonymous), verify=verify, progress=progress)
+
+    def pull(
+        self,
+        url: str | os.PathLike[str],
+        plan: Plan,
+        *,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> PullResult:
+        """Fetch the samples of this pipeline that a plan caches and that its tiers lack, within its budgets.
+
+        A pulled memory tier stays until `close`. An interrupted pull is resumed. The arguments are those of `push`.
+
+        Raises:
+            Damaged: the remote's bytes are not those that were pushed.
+            StaleCache, RemoteUnavailable, RemoteRefused: what was pulled before stays.
+        """
+        from warmstore.pipeline.sharing import pull
+
+        pulled, source = pull(self.chain, plan, Remote(url, remote_options, anonymous), progress=progress)
+        self._hold(source)
+        return pulled
+
+    def sync(
+        self,
+        url: str | os.PathLike[str],
+        plan: Plan,
+        *,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> tuple[PullResult, PushResult]:
+        """`pull` and then `push`."""
+        options: dict[str, Any] = {"progress": progress, "remote_options": remote_options, "anonymous": anonymous}
+        return self.pull(url, plan, **options), self.push(url, plan, **options)
+
+    def _hold(self, source: PipelineSource) -> None:
+        """Keep the memory tiers of a source until `close`."""
         self._held.append(source)
         self.closed = False
         self.register()
-        return fill(source, batch_size, workers, start_method, progress)
 
     def close(self) -> None:
-        """Release the memory tiers that `fill` has filled. Idempotent."""
+        """Release the memory tiers that `fill` and `pull` have filled. Idempotent."""
         if not self.closed:
             self.closed = True
             held, self._held = self._held, []

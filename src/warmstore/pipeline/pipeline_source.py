@@ -253,6 +253,11 @@ class PipelineSource(Source):
         for resource in held:
             resource.release() if isinstance(resource, UsageLease) else resource.close()
 
+    @property
+    def places(self) -> tuple[StoreLocation, ...]:
+        """Where samples are cached."""
+        return () if self._kept is None else self._kept.places
+
     def open_stores(self) -> "SampleStores | None":
         """This process's stores; None if nothing is cached."""
         if self._kept is None:

@@ -15,10 +15,11 @@ from warmstore.pipeline.plan.assignment import assign
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan.plan_figures import Placement
 from warmstore.pipeline.step_identities import key_of
+from warmstore.pipeline.tiers.remote_tier import RemoteTier
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_store import SampleStore, StoreLocation
 from warmstore.pipeline.tiers.sample_table import Placements, SampleTable
-from warmstore.pipeline.tiers.tier_folders import MemoryTier, Wanted, disk_folder, open_place
+from warmstore.pipeline.tiers.tier_folders import MemoryTier, Wanted, disk_folder, open_place, version_name
 from warmstore.pipeline.tiers.tier_quota import tier_quota
 from warmstore.pipeline.trials.trial import examples
 from warmstore.storage.array_types import Bools
@@ -30,8 +31,11 @@ _log = logging.getLogger("warmstore")
 _EXAMPLES = 8  # samples computed to infer the schema of a new store
 
 
-def source_of(chain: Chain, plan: Plan, seed: int) -> PipelineSource:
+def source_of(chain: Chain, plan: Plan, seed: int, remote: RemoteTier | None = None) -> PipelineSource:
     """The source of a pipeline that reads and fills the tiers of a plan.
+
+    Args:
+        remote: samples that are about to be pulled.
 
     Raises:
         ValueError: the plan is for other samples or steps.
@@ -39,7 +43,7 @@ def source_of(chain: Chain, plan: Plan, seed: int) -> PipelineSource:
     chain.identities.refresh(patches=True)
     samples = chain.identities.states.look()
     _check(chain, plan)
-    opening = _Opening(chain, plan, samples.each)
+    opening = _Opening(chain, plan, samples.each, remote)
     places = opening.places()
     steps = opening.steps[: max((place.step for place in places), default=0)]
     kept = CacheLayout(tuple(places), opening.assignment(places), samples.each, steps)
@@ -52,10 +56,11 @@ def source_of(chain: Chain, plan: Plan, seed: int) -> PipelineSource:
 class _Opening:
     """Opens the placements of one plan. held: tiers and leases to close after use."""
 
-    def __init__(self, chain: Chain, plan: Plan, keys: UInt64) -> None:
+    def __init__(self, chain: Chain, plan: Plan, keys: UInt64, remote: RemoteTier | None) -> None:
         self.held: list[MemoryTier | UsageLease] = []
         self.notes: list[str] = []
         self._keys = keys
+        self._remote = remote
         self._chain = chain
         self._plan = plan
         self.steps = chain.identities.descriptions()
@@ -75,7 +80,11 @@ class _Opening:
         present: list[Bools | None] = [None] * len(self._plan.placements)
         for place in places:
             present[place.number] = self._present(place)
-        return assign(self._plan, self._keys, present).astype(np.int16)
+        offered: list[Bools | None] = [None] * len(self._plan.placements)
+        if self._remote is not None:
+            for place in places:
+                offered[place.number] = self._remote.version(place.folder.name).holds(self._keys)
+        return assign(self._plan, self._keys, present, offered).astype(np.int16)
 
     def _present(self, place: StoreLocation) -> Bools | None:
         """Which samples are cached at a location. A store that cannot be read is removed, unless others use it."""
@@ -135,6 +144,10 @@ class _Opening:
 
     def _schema_of(self, placement: Placement, step: int) -> Any:
         def schema() -> SampleSchema | None:
+            if self._remote is not None:
+                version = self._remote.version(version_name(step, placement.codec, self.steps[:step]))
+                if version.parts:
+                    return version.schema  # nothing needs to be computed
             number = self._plan.placements.index(placement)
             members = np.flatnonzero(assign(self._plan, self._keys) == number)
             chosen = members[np.linspace(0, len(members) - 1, min(_EXAMPLES, len(members)), dtype=np.int64)]

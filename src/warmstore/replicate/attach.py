@@ -6,7 +6,7 @@ chunk's number in it. Further entries commit the chunk's batches. No chunk is ha
 
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from warmstore.records.log.log_entries import (
     COPIED,
     DELETE,
     DELETED,
+    EVICTED,
     NOWHERE,
     SEALED,
     STAGED,
@@ -39,6 +40,9 @@ from warmstore.replicate.remote_snapshot import RemoteSnapshot
 from warmstore.storage.files import Files, file_lock
 from warmstore.storage.quota import Reserve
 
+STAGING = ".pull"
+"""The folder in a store where chunks are fetched before they are adopted."""
+
 Keep = Callable[[Path, int, RemoteChunk, Entries], None]
 """Lists a chunk of a generation's folder as remote, given folder, local number, remote chunk and log entries."""
 
@@ -49,6 +53,7 @@ def attach(
     objects: Objects,
     files: Files,
     *,
+    numbers: Collection[int] | None = None,
     keep_remote: Keep | None = None,
     room: Reserve | None = None,
     progress: bool | None = None,
@@ -56,6 +61,8 @@ def attach(
     """Adopt the chunks of another part of a cache that this part lacks.
 
     Args:
+        numbers: of the chunks to adopt; chunks among them that were adopted and evicted since are adopted again. None:
+            all chunks that were never adopted.
         keep_remote: called for each chunk instead of fetching its bytes. Its blocks are fetched when they are read.
         room: reserves disk space for the fetched bytes.
 
@@ -78,7 +85,9 @@ def attach(
         with open_log(path, manifest, files, write=True) as log:
             merged = first_chunks(head.entries, head.lists)
             for number, chunk in head.chunks.items():
-                local_number, missing = _missing(log, head, number, merged)
+                if numbers is not None and number not in numbers:
+                    continue
+                local_number, missing = _missing(log, head, number, merged, again=numbers is not None)
                 if not len(missing):
                     continue
                 with room(chunk.size) if room is not None else contextlib.nullcontext():
@@ -87,9 +96,9 @@ def attach(
                         if keep_remote is not None:
                             keep_remote(folder, local_number, chunk, missing)
                         else:
-                            staging = path / ".pull" / f"{head.seed:016x}-{number}"
-                            targets = {number: chunk_path(folder, local_number)}
-                            fetch_chunks(staging, {number: chunk}, objects, files, targets, progress)
+                            staging = path / STAGING / f"{head.seed:016x}-{number}"
+                            targets = {0: chunk_path(folder, local_number)}
+                            fetch_chunks(staging, {0: chunk}, objects, files, targets, progress)
                             files.remove_folder(staging)
                             files.sync_folder(folder)
                         adopted = new_entry(ADOPTED, local_number, rows=number, body_hash=head.seed)
@@ -99,18 +108,19 @@ def attach(
                 chunks, size = chunks + 1, size + chunk.size
                 records += int(missing["rows"][missing["kind"] == BATCH].sum())
     with contextlib.suppress(OSError):
-        files.remove_folder(path / ".pull")
+        files.remove_folder(path / STAGING)
     return PullResult(chunks, size, records)
 
 
 def _missing(
-    log: Log, head: RemoteSnapshot, number: int, merged: dict[int, frozenset[int]]
+    log: Log, head: RemoteSnapshot, number: int, merged: dict[int, frozenset[int]], *, again: bool
 ) -> tuple[int | None, Entries]:
     """The local number of another store's chunk, or None if it was not adopted; and its entries that the log lacks.
 
     Args:
         merged: for each merged chunk of the head, the original chunks of its rows. If all of these were adopted, the
             merged chunk adds no rows.
+        again: a chunk that was evicted counts as not adopted.
     """
     wanted = (head.entries["chunk"] == number) & np.isin(head.entries["kind"], (BATCH, COPIED, SEALED))
     of_chunk = head.entries[wanted].copy()
@@ -121,9 +131,11 @@ def _missing(
     if not matches.any():
         originals = {chunk for known in adopted["rows"].tolist() for chunk in merged.get(known, {known})}
         return (NOWHERE, of_chunk[:0]) if number in merged and merged[number] <= originals else (None, of_chunk)
-    local_number = int(adopted["chunk"][matches][0])
+    local_number = int(adopted["chunk"][matches][-1])
     if local_number == NOWHERE:
         return local_number, of_chunk[:0]
+    if again and local_number in entries["chunk"][entries["kind"] == EVICTED]:
+        return None, of_chunk
     done = (entries["chunk"] == local_number) & np.isin(entries["kind"], (BATCH, SEALED))
     return local_number, of_chunk[int(done.sum()) :]
 

@@ -4,6 +4,7 @@ Every block is checked on arrival, and a chunk gets its name once all of it is o
 leaves the store unchanged, and the next pull uses the fetched blocks.
 """
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -152,7 +153,8 @@ def fetch_chunks(
     progress: bool | None,
 ) -> None:
     """Fetch chunks into files in `staging`, and move each to its target once it is on the disk."""
-    staging.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        files.make_folder(staging)
     cache = BlockCache(staging, wanted, objects, files, None)
     done = 0
     with progress_bar(None, sum(chunk.size for chunk in wanted.values()), 0, "pull", progress) as advance:

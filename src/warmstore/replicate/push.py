@@ -46,13 +46,21 @@ class PushResult:
 
 
 def push(
-    path: Path, objects: Objects, files: Files, *, shared: bool, verify: bool = False, progress: bool | None = None
+    path: Path,
+    objects: Objects,
+    files: Files,
+    *,
+    shared: bool,
+    verify: bool = False,
+    noted: bool = True,
+    progress: bool | None = None,
 ) -> PushResult:
     """Copy the store in a folder to a remote.
 
     Args:
         shared: push one host's part of a cache that several hosts fill, without the chunks of other hosts.
         verify: read the chunks that the remote has already, and send damaged ones again.
+        noted: write a note of the push into the store's folder. Only stores that are rebalanced need it.
 
     Raises:
         Diverged: the remote has another store, or rows that this one lacks. StoreExists: it has the other kind.
@@ -82,16 +90,19 @@ def push(
         chunks, sent = _send(local, numbers, known, objects, files, verify=verify, progress=progress)
         result = PushResult(len(sent), sum(sent), len(numbers) - len(sent), waiting)
         if head is not None and (head.log, dict(head.chunks), head.manifest) == (log, chunks, local.manifest):
-            write_note(path, objects, head, files)  # the process that sent the head may have died before its note
+            if noted:
+                write_note(path, objects, head, files)  # the process that sent the head may have died before its note
             return result
         sequence = (last_sequence(objects, local.manifest.id) if head is None else head.sequence) + 1
         name = head_name(objects, local.manifest.id, sequence)
         new_head = RemoteSnapshot(name, sequence, shared, local.manifest, log, chunks, local.numbers)
-        write_note(path, objects, new_head, files, coming=True)
+        if noted:
+            write_note(path, objects, new_head, files, coming=True)
         if write_head(objects, new_head):
             if not objects.is_conditional:
                 read_heads(objects)  # raises if another process pushed at the same time
-            write_note(path, objects, new_head, files)
+            if noted:
+                write_note(path, objects, new_head, files)
             with contextlib.suppress(WarmstoreError):  # the push is complete; removing may not be permitted
                 objects.run(remove_older_heads(objects, local.manifest.id))
             return result

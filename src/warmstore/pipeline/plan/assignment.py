@@ -15,7 +15,9 @@ from warmstore.pipeline.plan.plan_figures import PlanFigures
 from warmstore.storage.array_types import Bools
 
 
-def assign(plan: PlanFigures, keys: UInt64, present: Sequence[Bools | None] = ()) -> Int64:
+def assign(
+    plan: PlanFigures, keys: UInt64, present: Sequence[Bools | None] = (), offered: Sequence[Bools | None] = ()
+) -> Int64:
     """The number of the placement of each sample: int64 [samples], -1 for uncached ones.
 
     Samples that are there at a placement come first, then the others in the order of their keys. Each placement gets
@@ -24,6 +26,7 @@ def assign(plan: PlanFigures, keys: UInt64, present: Sequence[Bools | None] = ()
     Args:
         keys: uint64 [samples, 2].
         present: for each placement which samples are there, bool [samples], or None for none.
+        offered: the same, for samples that a remote has. They come after those that are there.
     """
     found = np.full(plan.samples, -1, np.int64)
     there = [*present, *[None] * (len(plan.placements) - len(present))]
@@ -31,7 +34,7 @@ def assign(plan: PlanFigures, keys: UInt64, present: Sequence[Bools | None] = ()
         members = np.arange(plan.samples) if plan.buckets is None else np.flatnonzero(plan.buckets == bucket)
         order = members[np.argsort(keys[members, 0], kind="stable")]
         counts = [placement[bucket] for placement in plan.counts]
-        for number, known in enumerate(there):
+        for number, known in (*enumerate(there), *enumerate(offered)):
             if known is not None:
                 chosen = order[known[order] & (found[order] < 0)][: counts[number]]
                 found[chosen] = number

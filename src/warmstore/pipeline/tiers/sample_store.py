@@ -21,7 +21,7 @@ from warmstore.pipeline.tiers.sample_staging import Staging
 from warmstore.pipeline.tiers.sample_table import SampleTable
 from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten, marked_alike
 from warmstore.pipeline.tiers.tier_quota import is_quota_exceeded
-from warmstore.pipeline.tiers.tier_store import TierStore, create_tier_store
+from warmstore.pipeline.tiers.tier_store import KINDS, TierStore, create_tier_store
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.record_batch import batch_size
 from warmstore.records.format.value_encoding import compressed
@@ -93,13 +93,13 @@ class SampleStore:
         self.notes: list[str] = []
         self.writes = True
         self._refuses = False
-        self._table = table
+        self.table = table
         self._may_write = may_write
         self._pending: set[tuple[int, int]] = set()  # keys
         self._read_since = 0
         self._lease = UsageLease(place.folder)
         schemas = (place.schema, SampleSchema.of_bytes(place.codec))
-        self._schemas: tuple[SampleSchema | None, SampleSchema] = schemas
+        self.schemas: tuple[SampleSchema | None, SampleSchema] = schemas
         self._limit = min(FLUSH, max(_LEAST_FLUSH, place.quota.limit // _PARTS))
         self._staged = [
             None if schema is None else Staging(schema, -(-self._limit // max(schema.width, _LEAST_SAMPLE)))
@@ -118,7 +118,7 @@ class SampleStore:
         """Read which samples other processes have added."""
         if self._refuses:
             return
-        for kind, schema in enumerate(self._schemas):
+        for kind, schema in enumerate(self.schemas):
             store = self._stores[kind]
             if store is None and schema is not None:
                 store = self._stores[kind] = self._open(kind)
@@ -131,7 +131,7 @@ class SampleStore:
         A `Marked` is a value with parts that were in outside memory.
         """
         values: list[Any] = [MISSING] * len(rows)
-        for kind, (store, schema) in enumerate(zip(self._stores, self._schemas, strict=True)):
+        for kind, (store, schema) in enumerate(zip(self._stores, self.schemas, strict=True)):
             at = np.flatnonzero((rows & 1) == kind)
             if not len(at) or store is None or schema is None:
                 continue
@@ -146,7 +146,7 @@ class SampleStore:
 
     def read_stacked(self, rows: Int64) -> Any:
         """The same values stacked as a batch; None if that takes unflattening them."""
-        store, schema = self._stores[0], self._schemas[0]
+        store, schema = self._stores[0], self.schemas[0]
         if store is None or schema is None or (rows & 1).any():
             return None
         try:
@@ -162,7 +162,7 @@ class SampleStore:
         return self.writes and self._key(index) not in self._pending
 
     def _key(self, index: int) -> tuple[int, int]:
-        first, second = self._table.keys[index].tolist()
+        first, second = self.table.keys[index].tolist()
         return first, second
 
     def add(self, index: int, value: Any) -> None:
@@ -184,12 +184,12 @@ class SampleStore:
         self.writes = False
         self._refuses = True
         self._clear()
-        self._table.invalidate(self._table.placement == self.place.number)
+        self.table.invalidate(self.table.placement == self.place.number)
         self._note(f"{self.place.name}: nothing is kept here, and samples are computed every time: {reason}")
 
     def add_taken(self, index: int, structure: TreeSpec, leaves: list[Any]) -> None:
         """Copy a flattened sample into the buffer."""
-        alike = self._schemas[0]
+        alike = self.schemas[0]
         if alike is not None and alike.structure is not None:
             structure, leaves = marked_alike(alike.structure, structure, leaves)
         staging = self._staged[0 if alike is not None and alike.fits(structure, leaves) else 1]
@@ -218,9 +218,9 @@ class SampleStore:
                     continue
                 indices = staging.indices
                 # A sample that has changed since it was staged may have been computed from what it is now.
-                allowed = self._may_write(indices) & (staging.keys == self._table.keys[indices]).all(axis=1)
+                allowed = self._may_write(indices) & (staging.keys == self.table.keys[indices]).all(axis=1)
                 self._pending.difference_update(map(self._key, indices[~allowed].tolist()))
-                fresh = (self._table.rows[indices] < 0) & allowed  # another process may have added some
+                fresh = (self.table.rows[indices] < 0) & allowed  # another process may have added some
                 if fresh.any():
                     self._write(kind, staging.take(fresh))
         except (OSError, WarmstoreError) as error:
@@ -255,12 +255,12 @@ class SampleStore:
         self._lease.release()
 
     def _write(self, kind: int, block: dict[str, EncodedRows]) -> None:
-        schema = self._schemas[kind]
+        schema = self.schemas[kind]
         assert schema is not None
         fields = schema.store_fields
         block = {name: compressed(fields[name], rows, 1) for name, rows in block.items()}
         while count := block[SAMPLE].count:
-            store = self._stores[kind] or self._create(kind, schema)
+            store = self.store_of(kind)
             if store is None:
                 return
             if largest_record(block) > SLOT // 2:
@@ -289,7 +289,13 @@ class SampleStore:
         path = self._path(kind)
         if not path.exists():
             return None
-        return TierStore(path, self.place.quota, self.place.number, kind, self._table)
+        return TierStore(path, self.place.quota, self.place.number, kind, self.table)
+
+    def store_of(self, kind: int) -> TierStore | None:
+        """The store of a kind, created if it is missing; None if the quota has no bytes for it."""
+        schema = self.schemas[kind]
+        assert schema is not None
+        return self._stores[kind] or self._create(kind, schema)
 
     def _create(self, kind: int, schema: SampleSchema) -> TierStore | None:
         if self.place.quota.free(_MANIFEST) < _MANIFEST:
@@ -300,7 +306,7 @@ class SampleStore:
         return self._stores[kind]
 
     def _path(self, kind: int) -> Path:
-        return self.place.folder / ("others" if kind else "alike")
+        return self.place.folder / KINDS[kind]
 
     def _read_singly(self, store: TierStore, schema: SampleSchema, rows: Int64, error: Damaged) -> list[Any]:
         """Read values one by one; `MISSING` for damaged ones, and for those that another process has evicted."""
@@ -318,7 +324,7 @@ class SampleStore:
 
     def invalidate(self, index: int) -> None:
         """Mark a sample as missing, so that it is computed and added again."""
-        self._table.rows[index] = -1
+        self.table.rows[index] = -1
         self._pending.discard(self._key(index))
 
     def _after_reading(self, count: int) -> None:
@@ -330,7 +336,7 @@ class SampleStore:
             self.drop_pages()
 
     def _width(self) -> int:
-        return max(1, self.place.quota.used() // max(int((self._table.rows >= 0).sum()), 1))
+        return max(1, self.place.quota.used() // max(int((self.table.rows >= 0).sum()), 1))
 
     def drop_pages(self) -> None:
         """Drop the pages that were read from this process and from the page cache."""

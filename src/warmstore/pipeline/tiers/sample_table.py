@@ -39,15 +39,30 @@ class SampleTable:
         Args:
             keys: uint64 [n, 2], of the rows. rows: int64 [n].
         """
-        missing = np.flatnonzero((self.placement == number) & (self.rows < 0))
-        if not len(missing) or not len(rows):
-            return
-        order = np.argsort(keys[:, 0], kind="stable")
-        wanted = self.keys[missing]
-        at = order[np.searchsorted(keys[:, 0], wanted[:, 0], side="right", sorter=order) - 1]
-        same = (keys[at] == wanted).all(axis=1)
-        self.rows[missing[same]] = 2 * rows[at[same]] + kind
+        missing = self._missing(number)
+        at = match(keys, self.keys[missing])
+        self.rows[missing[at >= 0]] = 2 * rows[at[at >= 0]] + kind
+
+    def samples_of(self, number: int, keys: UInt64) -> Int64:
+        """The sample that is missing in a placement and has the key, for each of some keys; -1 for none: int64 [n]."""
+        missing = self._missing(number)
+        at = match(self.keys[missing], keys)
+        found = np.full(len(keys), -1, np.int64)
+        found[at >= 0] = missing[at[at >= 0]]
+        return found
+
+    def _missing(self, number: int) -> Int64:
+        return np.flatnonzero((self.placement == number) & (self.rows < 0))
 
     def invalidate(self, samples: Int64 | Bools) -> None:
         """Mark samples as missing."""
         self.rows[samples] = -1
+
+
+def match(keys: UInt64, wanted: UInt64) -> Int64:
+    """The index of the last of some keys [n, 2] that equals a wanted one; -1 for none: int64 [wanted]."""
+    if not len(keys):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(keys[:, 0], kind="stable")
+    at = order[np.searchsorted(keys[:, 0], wanted[:, 0], side="right", sorter=order) - 1]
+    return np.where((keys[at] == wanted).all(axis=1), at, -1)

@@ -8,9 +8,10 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ _PREFIX = "warmstore"
 _MARKER = "WARMSTORE"
 _MARKER_TEXT = b"warmstore keeps samples of pipelines in this folder, and may remove all of it.\n"
 _SAMPLES = "warmstore-samples"
-_FORMAT = 4
+_FORMAT = 5
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,12 @@ class Wanted:
     @property
     def version(self) -> str:
         """The name of its folder."""
-        return f"{self.step}-{self.codec}-{key_of(self.steps)}"
+        return version_name(self.step, self.codec, self.steps)
+
+
+def version_name(step: int, codec: str, steps: Sequence[Description]) -> str:
+    """The name of the folder with the results of some steps."""
+    return f"{step}-{codec}-{key_of(steps)}"
 
 
 class MemoryTier(Closeable):
@@ -161,6 +167,20 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
                 replace_file(folder / ABOUT, content, durable=False)
     schema = None if about["schema"] is None else SampleSchema.from_json(about["schema"])
     return StoreLocation(wanted.number, wanted.step, wanted.name, folder, quota, schema, wanted.codec, direct), reason
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A temporary folder. That of a killed process is removed by the next process that sweeps."""
+    parent = Path(tempfile.gettempdir())
+    sweep(parent)
+    folder = parent / f"{_PREFIX}-{os.getuid()}-scratch{secrets.token_hex(8)}"
+    lease = UsageLease(folder)
+    try:
+        _mark(folder, mode=0o700)
+        yield folder
+    finally:
+        lease.release_and_remove()
 
 
 def sweep(parent: Path) -> None:

@@ -86,12 +86,17 @@ class QuotaFiles(Files):
         with self._growing(descriptor, offset + length):
             super().allocate(descriptor, offset, length)
 
+    def truncate(self, descriptor: int, length: int) -> None:
+        with self._growing(descriptor, length):
+            super().truncate(descriptor, length)
+
     def extend(self, descriptor: int, offset: int) -> bool:
         with self._growing(descriptor, offset + HUGE_PAGE):
             return super().extend(descriptor, offset)
 
     def make_folder(self, folder: Path) -> None:
-        with self.quota.reserve(BLOCK):
+        missing = sum(not path.exists() for path in (folder, *folder.parents))
+        with self.quota.reserve(BLOCK * missing):
             super().make_folder(folder)
 
     def sync(self, descriptor: int) -> None:

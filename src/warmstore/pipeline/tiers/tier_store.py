@@ -1,6 +1,7 @@
 """TierStore: the record store of the samples of one kind in a tier, and which of its rows are in use."""
 
 import contextlib
+import json
 from pathlib import Path
 from typing import final
 
@@ -11,13 +12,16 @@ from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.tiers.chunk_leases import ChunkLeases, chunk_name
 from warmstore.pipeline.tiers.sample_schema import SAMPLE, SampleSchema
 from warmstore.pipeline.tiers.sample_table import SampleTable
-from warmstore.pipeline.tiers.tier_quota import QuotaFiles
+from warmstore.pipeline.tiers.tier_quota import ABOUT, QuotaFiles
 from warmstore.records.keyed_store import KeyedStore, read_keys
 from warmstore.records.local_store import LocalStore
 from warmstore.records.read.evicted_ranges import EvictedRanges
 from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.quota import ByteQuota
+
+KINDS = ("alike", "others")
+"""The two stores of a version: of samples of the common schema, and of all others."""
 
 _CHUNKS = 32  # into which a budget is cut: evicting one frees a small part of it
 _LEAST_CHUNK = 1 << 18
@@ -30,7 +34,7 @@ class TierStore(KeyedStore):
     """A row's key is that of its sample, and `SampleTable` has the rows of this process's samples.
 
     Args:
-        number: of the placement. kind: 0 for the store of most samples, 1 for that of the others.
+        number: of the placement. kind: of the store; see `KINDS`.
     """
 
     def __init__(self, path: Path, quota: ByteQuota, number: int, kind: int, table: SampleTable) -> None:
@@ -98,9 +102,12 @@ class TierStore(KeyedStore):
 
 
 def create_tier_store(path: Path, schema: SampleSchema, quota: ByteQuota) -> None:
-    """Create the store unless another process has created it."""
+    """Create the store unless another process has created it. Its metadata describe the version, for other hosts."""
+    about = json.loads((path.parent / ABOUT).read_bytes())
+    steps = [{**step, "facts": {}} for step in about["steps"]]
+    metadata = {"kind": path.name, "steps": steps, "schema": about["schema"]}
     with contextlib.suppress(StoreExists):
-        LocalStore.create(path, schema.store_fields, files=QuotaFiles(quota)).close(seal=False)
+        LocalStore.create(path, schema.store_fields, metadata=metadata, files=QuotaFiles(quota)).close(seal=False)
 
 
 def _writing(quota: ByteQuota) -> WriteOptions:

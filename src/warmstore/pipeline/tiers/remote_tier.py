@@ -1,0 +1,193 @@
+"""RemoteTier: the samples of tiers at a remote, as all hosts have pushed them.
+
+A version of a tier has a place of its own below the URL, with the same name as its folder. Keys of samples are fetched
+when a version is opened, values when they are read.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from warmstore.errors import Damaged, StaleCache
+from warmstore.identity.samples.sample_hashes import UInt64
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.pipeline.step_identities import Description, key_of
+from warmstore.pipeline.tiers.sample_schema import SAMPLE, SampleSchema
+from warmstore.pipeline.tiers.sample_table import match
+from warmstore.pipeline.tiers.tier_store import KINDS
+from warmstore.records.keyed_store import read_keys
+from warmstore.records.local_store import LocalStore
+from warmstore.records.log.log_entries import ADOPTED
+from warmstore.remote.objects import Objects
+from warmstore.replicate.attach import attach
+from warmstore.replicate.keys_first import keys_first
+from warmstore.replicate.remote_copy import Remote, RemoteFiles
+from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
+from warmstore.storage.array_types import Bools
+from warmstore.storage.memory.address_space import SLOT
+
+_VERSION = re.compile(r"(?P<step>\d{1,4})-(?P<codec>[a-z0-9]+)-(?P<key>[0-9a-f]{16})")
+_SCRATCH = 2 * SLOT  # most bytes of fetched blocks: one fetch takes at most a chunk
+_AT_ONCE = 1 << 20  # rows whose keys are read at once
+
+
+@dataclass(frozen=True)
+class RemotePart:
+    """What one host has pushed of one of the two stores of a version.
+
+    kind: of the store; see `KINDS`. keys: uint64 [rows, 2]; zeros for damaged ones. chunks: the rows of each chunk, by
+    its number in `head`. store: has the rows; values are fetched when they are read.
+    """
+
+    head: RemoteSnapshot
+    kind: int
+    schema: SampleSchema
+    store: LocalStore
+    keys: UInt64
+    chunks: dict[int, slice]
+
+    def values(self, rows: Int64) -> list[Any]:
+        """The values of some rows, as `SampleSchema.decode` returns them.
+
+        Raises:
+            Damaged: a row does not match its checksum.
+            UnsupportedType: a class of a value is not imported.
+            RemoteUnavailable, RemoteRefused: a value cannot be fetched.
+        """
+        return self.schema.decode(self.store.gather(rows, self.schema.names))
+
+
+@final
+class RemoteVersion:
+    """One version of a tier at a remote.
+
+    Raises:
+        StaleCache: the place holds the results of other steps than its name says.
+        Damaged, RemoteUnavailable, RemoteRefused: the heads or the keys cannot be read.
+    """
+
+    def __init__(self, name: str, remote: Remote, scratch: Path) -> None:
+        self.name = name
+        self._remote = remote
+        self._files = RemoteFiles(remote, _SCRATCH, scratch)
+        self.parts = [
+            self._part(head, scratch / f"{name}.{number}") for number, head in enumerate(read_heads(self.objects))
+        ]
+
+    @property
+    def objects(self) -> Objects:
+        """The connection to the version's place."""
+        return self._files.objects
+
+    @cached_property
+    def keys(self) -> UInt64:
+        """The keys of all samples, uint64 [n, 2], without duplicates."""
+        every = [part.keys for part in self.parts]
+        return np.unique(np.concatenate([np.empty((0, 2), np.uint64), *every]), axis=0)
+
+    @property
+    def schema(self) -> SampleSchema | None:
+        """The schema of most samples, by the part with most of them; None if they have nothing in common."""
+        largest = max(self.parts, key=lambda part: len(part.keys))
+        content = largest.head.manifest.metadata["schema"]
+        return None if content is None else SampleSchema.from_json(content)
+
+    @property
+    def steps(self) -> tuple[Description, ...]:
+        """The steps, without the facts of their identities."""
+        return tuple(self.parts[0].head.manifest.metadata["steps"])
+
+    def holds(self, keys: UInt64) -> Bools:
+        """Which samples are at the remote: bool [n], for keys uint64 [n, 2]."""
+        return match(self.keys, keys) >= 0
+
+    def close(self) -> None:
+        """Close the connection."""
+        for part in self.parts:
+            part.store.close()
+        self._files.release()
+
+    def _part(self, head: RemoteSnapshot, folder: Path) -> RemotePart:
+        found = parsed_version(self.name)
+        metadata = head.manifest.metadata
+        if not head.shared or metadata.get("kind") not in KINDS or found is None:
+            raise StaleCache(f"{self._remote!r} holds no samples of a pipeline; push to another URL")
+        if key_of(metadata["steps"]) != found["key"]:
+            raise StaleCache(f"{head.name} at {self._remote!r} holds the results of other steps than those of its name")
+        kind = KINDS.index(metadata["kind"])
+        schema = SampleSchema.of_bytes(found["codec"]) if kind else SampleSchema.from_json(metadata["schema"])
+        if schema.store_fields != head.manifest.fields:
+            raise Damaged(f"{head.name} at {self._remote!r} has other fields than its schema")
+        LocalStore.create(folder, head.manifest.fields, files=self._files).close(seal=False)
+        attach(folder, head, self.objects, self._files, keep_remote=keys_first(self._files), progress=False)
+        store = LocalStore.open_folder(folder, "r", files=self._files)
+        return RemotePart(head, kind, schema, store, _keys(store), _chunks(store))
+
+
+@final
+class RemoteTier:
+    """The versions of tiers at a remote.
+
+    Args:
+        scratch: a folder for fetched keys and values.
+    """
+
+    def __init__(self, remote: Remote, scratch: Path) -> None:
+        self._remote = remote
+        self._scratch = scratch
+        self._opened: dict[str, RemoteVersion] = {}
+
+    def version(self, name: str) -> RemoteVersion:
+        """A version by its name; it has no parts if nothing was pushed."""
+        if name not in self._opened:
+            self._opened[name] = RemoteVersion(name, self._remote.below(name), self._scratch)
+        return self._opened[name]
+
+    def names(self) -> list[str]:
+        """The names of all versions."""
+        with self._remote.open() as objects:
+            folders = {entry.name.partition("/")[0] for entry in objects.entries()}
+        return sorted(name for name in folders if parsed_version(name) is not None)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for version in self._opened.values():
+            version.close()
+
+
+def parsed_version(name: str) -> dict[str, str] | None:
+    """The step, the codec and the key of the steps in the name of a version; None for another name."""
+    found = _VERSION.fullmatch(name)
+    return None if found is None else found.groupdict()
+
+
+def _keys(store: LocalStore) -> UInt64:
+    rows = store.snapshot.rows
+    blocks: Sequence[UInt64] = [np.empty((0, 2), np.uint64)]
+    for first in range(0, rows, _AT_ONCE):
+        keys, bad = read_keys(store.gatherer, SAMPLE, np.arange(first, min(first + _AT_ONCE, rows)))
+        halves = keys.halves if bad is None else np.where(bad[:, None], np.uint64(0), keys.halves)
+        blocks = [*blocks, halves]
+    return np.concatenate(blocks)
+
+
+def _chunks(store: LocalStore) -> dict[int, slice]:
+    """The rows of each adopted chunk, by its number where it was written. Adopted chunks follow one another."""
+    snapshot = store.snapshot
+    entries = store.session.generation.log.read(0)
+    adopted = entries[entries["kind"] == ADOPTED]
+    origin = dict(zip(adopted["chunk"].tolist(), adopted["rows"].tolist(), strict=True))
+    chunks = snapshot.chunk[: snapshot.batches]
+    ends = np.append(snapshot.first_row[1 : snapshot.batches], snapshot.rows)
+    found: dict[int, slice] = {}
+    for chunk, first, end in zip(
+        chunks.tolist(), snapshot.first_row[: snapshot.batches].tolist(), ends.tolist(), strict=True
+    ):
+        number = origin[chunk]
+        found[number] = slice(found[number].start if number in found else first, end)
+    return found

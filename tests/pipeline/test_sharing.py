@@ -1,0 +1,209 @@
+"""Two machines that share decoded samples: what one has pushed, the other pulls and does not compute."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.pipeline.functions import make
+from tests.pipeline.making import MB, expected, plan_of, same
+
+import warmstore as ws
+from warmstore.errors import Damaged, StaleCache
+from warmstore.pipeline.plan.plan import Plan
+from warmstore.storage.disk_usage import folder_bytes
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
+pytestmark = pytest.mark.forks
+
+calls = [0]
+
+
+def counted(index: int, kind: str) -> Any:
+    calls[0] += 1
+    return make(index, kind)
+
+
+def large(index: int) -> Any:
+    calls[0] += 1
+    return np.random.default_rng(index).integers(0, 256, 20_000, np.uint8)
+
+
+def plan_for(pipe: Any, folder: Path, **options: Any) -> Plan:
+    return plan_of(pipe, [(1, "disk", "raw")], [len(pipe)], folder=folder, **options)
+
+
+def filled(pipe: Any, folder: Path, **options: Any) -> Plan:
+    """The plan of a machine that has filled its tiers."""
+    plan = plan_for(pipe, folder, **options)
+    before = calls[0]
+    pipe.fill(plan, workers=0, progress=False)
+    calls[0] = before
+    return plan
+
+
+def epoch(pipe: Any, plan: Plan) -> int:
+    """How many samples an epoch computes; its batches are those of the uncached pipeline."""
+    before = calls[0]
+    with pipe.loader(plan, 8, workers=0) as loader:
+        got = list(loader)
+    made = calls[0] - before
+    wanted = list(expected(pipe, 8, 0, 0))
+    assert len(got) == len(wanted)
+    assert all(map(same, got, wanted))
+    calls[0] = before
+    return made
+
+
+@contextlib.contextmanager
+def watched(folder: Path) -> Iterator[Callable[[], int]]:
+    """The most bytes that the tier in a folder took, counted all the time."""
+    most, over = [0], threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            most[0] = max(most[0], folder_bytes(folder / "warmstore-samples"))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield lambda: most[0]
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", ["array", "varying", "dict", "mixed", "crops", "bytes", "turned"])
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_what_is_pulled_is_not_computed(tmp_path: Path, kind: str, codec: str) -> None:
+    pipe = ws.Pipeline(range(40)).step(counted, kind=kind)
+    one, other = (plan_of(pipe, [(1, "disk", codec)], [40], folder=tmp_path / host) for host in ("one", "other"))
+    before = calls[0]
+    pipe.fill(one, workers=0, progress=False)
+    calls[0] = before
+    assert pipe.push(tmp_path / "remote", one).chunks
+    pulled = pipe.pull(tmp_path / "remote", other)
+    assert calls[0] == before
+    assert pulled.records == 40
+    assert epoch(pipe, other) == 0
+    assert pipe.pull(tmp_path / "remote", other).records == 0
+    assert pipe.push(tmp_path / "remote", other).chunks == 0  # what came from others is not pushed
+
+
+def test_machines_whose_samples_look_alike_in_other_ways(tmp_path: Path) -> None:
+    """The first samples of a machine decide how its samples lie. Rows of another layout are copied one by one."""
+
+    def shaped(index: int) -> Any:
+        return {"x": np.full(3 if index < 30 else index, index), "y": np.arange(100.0)}
+
+    whole = ws.Pipeline(list(range(60))).step(shaped)
+    part = ws.Pipeline(list(range(30))).step(shaped)
+    one, other = plan_for(part, tmp_path / "one"), plan_for(whole, tmp_path / "other")
+    part.fill(one, workers=0, progress=False)
+    assert part.push(tmp_path / "remote", one).chunks == 1
+    some = ws.Pipeline(list(range(28, 60))).step(shaped)
+    some.fill(plan_for(some, tmp_path / "other"), workers=0, progress=False)
+    pulled = whole.pull(tmp_path / "remote", other)
+    assert (pulled.chunks, pulled.records) == (0, 28)
+    assert epoch(whole, other) == 0
+    assert whole.fill(other, workers=0, progress=False).computed == 0
+    whole.push(tmp_path / "remote", other)
+    third = plan_for(whole, tmp_path / "third")
+    assert whole.pull(tmp_path / "remote", third).records == 60
+    assert whole.fill(third, workers=0, progress=False).computed == 0
+    assert epoch(whole, third) == 0
+
+
+def test_what_is_here_is_not_fetched_again(tmp_path: Path) -> None:
+    some, whole = (ws.Pipeline(list(range(count))).step(large) for count in (150, 400))
+    filled(some, tmp_path / "other")
+    plan = filled(whole, tmp_path / "one", disk=16 * MB)
+    whole.push(tmp_path / "remote", plan)
+    other = plan_for(whole, tmp_path / "other")
+    pulled = whole.pull(tmp_path / "remote", other)
+    assert 250 <= pulled.records < 300
+    assert pulled.size < 300 * 20_200
+    assert epoch(whole, other) == 0
+
+
+def test_memory_holds_what_was_pulled_until_it_is_closed(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(range(40)).step(counted, kind="array")
+    pipe.push(tmp_path / "remote", filled(pipe, tmp_path / "one"))
+    plan = plan_of(pipe, [(1, "memory", "raw")], [40], memory=8 * MB)
+    assert pipe.pull(tmp_path / "remote", plan).records == 40
+    assert epoch(pipe, plan) == 0
+    pipe.close()
+    assert epoch(pipe, plan) > 0
+
+
+def test_a_small_budget_takes_what_fits(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(list(range(400))).step(large)
+    pipe.push(tmp_path / "remote", filled(pipe, tmp_path / "one"))
+    other = plan_for(pipe, tmp_path / "other", disk=3 * MB)
+    with watched(tmp_path / "other") as most:
+        assert 100 < pipe.pull(tmp_path / "remote", other).records < 160
+    assert 2.5 * MB < most() <= 3 * MB
+    made = epoch(pipe, other)
+    assert 240 <= made < 300
+
+
+def test_what_no_plan_needs_makes_room(tmp_path: Path) -> None:
+    pipe, old = (ws.Pipeline(list(range(first, first + 200))).step(large) for first in (0, 1000))
+    pipe.push(tmp_path / "remote", filled(pipe, tmp_path / "one"))
+    before = filled(old, tmp_path / "other", disk=5 * MB)
+    other = plan_for(pipe, tmp_path / "other", disk=5 * MB)
+    with old.loader(before, 8, workers=0) as loader:
+        list(loader)
+        assert pipe.pull(tmp_path / "remote", other).records < 60  # nothing that a process uses goes
+        assert int((loader._source.open_stores().rows >= 0).sum()) == 200
+    with watched(tmp_path / "other") as most:
+        assert pipe.pull(tmp_path / "remote", other).records > 130
+    assert most() <= 5 * MB
+    assert epoch(pipe, other) == 0
+
+
+def test_what_was_evicted_can_be_pulled_again(tmp_path: Path) -> None:
+    pipe, new = (ws.Pipeline(list(range(first, first + 200))).step(large) for first in (0, 1000))
+    remote, options = tmp_path / "remote", {"disk": 5 * MB}
+    one = filled(pipe, tmp_path / "one", **options)
+    pipe.push(remote, one)
+    other = plan_for(pipe, tmp_path / "other", **options)
+    for plan in (other, one):  # of the machine that has pushed, its own chunks have gone
+        pipe.pull(remote, plan)
+        filled(new, plan.folder, **options)  # type: ignore[arg-type]
+        assert epoch(pipe, plan) > 100
+        filled(new, plan.folder, **options)  # type: ignore[arg-type]
+        assert pipe.pull(remote, plan).records > 100
+        assert epoch(pipe, plan) == 0
+
+
+def test_damage_at_the_remote_is_named(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(list(range(200))).step(large)
+    pipe.push(tmp_path / "remote", filled(pipe, tmp_path / "one"))
+    chunk = max((tmp_path / "remote").rglob("chunks/*"), key=lambda path: path.stat().st_size)
+    content = bytearray(chunk.read_bytes())
+    content[len(content) // 2] ^= 1
+    chunk.write_bytes(content)
+    other = plan_for(pipe, tmp_path / "other")
+    with pytest.raises(Damaged, match="does not match its checksum"):
+        pipe.pull(tmp_path / "remote", other)
+    epoch(pipe, other)
+    pipe.push(tmp_path / "remote", plan_for(pipe, tmp_path / "one"), verify=True)
+    third = plan_for(pipe, tmp_path / "third")
+    assert pipe.pull(tmp_path / "remote", third).records == 200
+    assert epoch(pipe, third) == 0
+
+
+def test_a_url_with_something_else_is_refused(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(range(8)).step(counted, kind="array")
+    plan = filled(pipe, tmp_path / "one")
+    version = next((tmp_path / "one" / "warmstore-samples").glob("1-raw-*/about.json")).parent.name
+    with ws.FeatureCache(tmp_path / "features", version) as cache:
+        cache.put_batch([1], np.ones((1, 2), np.float32))
+        cache.push(tmp_path / "remote")
+    for refused in (pipe.push, pipe.pull):
+        with pytest.raises(StaleCache, match="no samples of a pipeline"):
+            refused(tmp_path / "remote", plan)
