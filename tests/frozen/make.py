@@ -229,7 +229,7 @@ def adopted(path: Path) -> Story:
         attach(path, head, objects, Hasty())
     shutil.rmtree(path.with_name("remote"))
     shutil.rmtree(other.path)
-    for lock in (path / ".adopt.lock", path / "edit.lock"):
+    for lock in (path / ".pull.lock", path / "edit.lock"):
         lock.unlink(missing_ok=True)
     story.records += other.records
     story.extend(range(7, 9))
@@ -326,7 +326,7 @@ def cache(folder: Path) -> None:
             other.push(remote)
             with_ids.pull(remote)
         shutil.rmtree(folder / "other")
-        (folder / CACHE / ".adopt.lock").unlink()
+        (folder / CACHE / ".pull.lock").unlink()
         (folder / CACHE / "edit.lock").unlink(missing_ok=True)
         put(with_ids, [0, 1])
     else:

@@ -43,12 +43,13 @@ def warmstore(
 
 for command in (
     *(demo.demo, records.convert, records.export, records.inspect, records.verify, records.seal, records.rebalance),
-    *(caches.stats, caches.clear, pipelines.plan, replicas.push, replicas.pull, replicas.sync),
+    *(caches.stats, caches.clear, replicas.push, replicas.pull, replicas.sync),
 ):
     app.command()(command)
 app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(run.run)
 app.add_typer(compiled.app, name="compiled")
 app.add_typer(keys.app, name="keys")
+app.add_typer(pipelines.app, name="pipelines")
 
 
 def main() -> None:

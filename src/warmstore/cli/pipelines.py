@@ -1,17 +1,93 @@
-"""`warmstore plan`: plan the caches of a pipeline from the command line."""
+"""`warmstore pipelines`: show, remove, plan and share the cached samples of pipelines."""
 
 import importlib
+import json
 import sys
+import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from warmstore.cli.records import Progress
+from warmstore.cli.replicas import Anonymous, Option, Verify, pull_text, push_text, remote_of
+from warmstore.storage.humanize import format_size, parse_size
+
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
 
+Folder = Annotated[Path, typer.Argument(help="The folder that was given to plans.")]
+Versions = Annotated[
+    list[str] | None, typer.Argument(metavar="[VERSION]...", help="Names that `ls` shows, or their beginnings.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+Url = Annotated[
+    str, typer.Argument(metavar="URL", help="s3://, gs://, az://, http(s):// or a folder, for all pipelines.")
+]
 
+app = typer.Typer(no_args_is_help=True, help="Show, remove, plan and share the cached samples of pipelines.")
+
+
+@app.command()
+def ls(folder: Folder, as_json: Json = False) -> None:
+    """List the versions on the disk: after which steps, their samples, bytes and last use."""
+    from warmstore.cli.pipelines_view import show_versions, version_as_json
+    from warmstore.pipeline.tiers.tier_inspection import find_tier, read_versions
+
+    tier = find_tier(folder)
+    states = read_versions(tier)
+    if as_json:
+        typer.echo(json.dumps([version_as_json(state) for state in states], indent=2))
+    else:
+        show_versions(tier, states, time.time(), Console(highlight=False))
+
+
+@app.command()
+def show(folder: Folder, version: Versions = None, as_json: Json = False) -> None:
+    """Show what versions depend on, and what a sample is."""
+    from warmstore.cli.pipelines_view import show_version, version_details
+    from warmstore.pipeline.tiers.tier_inspection import find_tier, named_versions
+
+    states = named_versions(find_tier(folder), version or ())
+    if as_json:
+        typer.echo(json.dumps([version_details(state) for state in states], indent=2))
+    else:
+        for state in states:
+            show_version(state, time.time(), Console(highlight=False))
+
+
+@app.command()
+def clear(
+    folder: Folder,
+    version: Versions = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove versions that no process uses: all, or those that are named. Asks first."""
+    from warmstore.pipeline.tiers.tier_inspection import find_tier, named_versions, remove_version
+
+    states = named_versions(find_tier(folder), version or ())
+    for state in states:
+        what = "in use" if state.in_use else f"{state.samples:,} samples, {format_size(state.nbytes)}"
+        typer.echo(f"{state.path}: {what}", err=as_json)
+    if not yes and not typer.confirm(f"Remove {'it' if len(states) == 1 else f'all {len(states)}'}?", err=as_json):
+        typer.echo("Nothing was removed.", err=as_json)
+        raise typer.Exit(1)
+    removed = [state for state in states if remove_version(state.path)]
+    in_use = [state for state in states if state not in removed]
+    freed = sum(state.nbytes for state in removed)
+    if as_json:
+        names = {"removed": removed, "in_use": in_use}
+        found: dict[str, Any] = {key: [state.path.name for state in some] for key, some in names.items()}
+        typer.echo(json.dumps({**found, "bytes": freed}, indent=2))
+    else:
+        kept = f" A process uses {len(in_use)}, which stay." if in_use else ""
+        typer.echo(f"Removed {format_size(freed)}.{kept}")
+
+
+@app.command()
 def plan(
     pipeline: Annotated[
         str, typer.Argument(metavar="MODULE:NAME", help="A Pipeline, or a function that returns one, in a module.")
@@ -31,8 +107,10 @@ def plan(
     seconds: Annotated[float, typer.Option(help="Approximate seconds of profiling.")] = 12.0,
     refresh: Annotated[bool, typer.Option(help="Measure again, even if a saved profile matches.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Plot the plan to this PNG, SVG or PDF file.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Profile a pipeline, and show how many samples to cache in memory and on disk, and after which steps."""
+    from warmstore.cli.pipelines_view import plan_as_json
     from warmstore.pipeline.plan.plan_table import show
 
     pipe = _found(pipeline)
@@ -49,9 +127,65 @@ def plan(
         direct_io=direct_io,
         strategy=strategy,
     )
-    show(planned, Console(highlight=False))
+    if as_json:
+        typer.echo(json.dumps(plan_as_json(planned), indent=2))
+    else:
+        show(planned, Console(highlight=False))
     if plot is not None:
-        typer.echo(f"Plotted to {planned.plot(plot)}.")
+        typer.echo(f"Plotted to {planned.plot(plot)}.", err=as_json)
+
+
+@app.command()
+def push(
+    folder: Folder,
+    url: Url,
+    version: Versions = None,
+    verify: Verify = False,
+    progress: Progress = None,
+    option: Option = None,
+    anonymous: Anonymous = False,
+    as_json: Json = False,
+) -> None:
+    """Send the samples that this host has computed to a remote. An interrupted push is resumed."""
+    from warmstore.pipeline.sharing import push_folder
+
+    remote = remote_of(url, option, anonymous)
+    pushed = push_folder(folder, version or (), remote, verify=verify, progress=progress)
+    if as_json:
+        typer.echo(json.dumps({name: asdict(result) for name, result in pushed.items()}, indent=2))
+    else:
+        for name, result in pushed.items():
+            typer.echo(push_text(remote.below(name), result))
+
+
+@app.command()
+def pull(
+    url: Url,
+    folder: Folder,
+    disk: Annotated[str, typer.Option(help='The disk budget of plans for this folder, such as "50GB".')],
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:NAME", help="Fetch samples of this pipeline only, and remove what no process uses for them."
+        ),
+    ] = None,
+    progress: Progress = None,
+    option: Option = None,
+    anonymous: Anonymous = False,
+    as_json: Json = False,
+) -> None:
+    """Fetch samples that other hosts have pushed, within the budget. An interrupted pull is resumed."""
+    from warmstore.pipeline.sharing import pull_folder
+
+    remote, chain = remote_of(url, option, anonymous), None if pipeline is None else _found(pipeline).chain
+    pulled = pull_folder(folder, parse_size(disk), remote, chain=chain, progress=progress)
+    if as_json:
+        typer.echo(json.dumps({name: asdict(result) for name, result in pulled.items()}, indent=2))
+    else:
+        for name, result in pulled.items():
+            typer.echo(pull_text(name, result))
+        if not pulled:
+            typer.echo(f"{remote.shown} holds no samples{' of this pipeline' if pipeline else ''}.")
 
 
 def _found(name: str) -> "Pipeline":

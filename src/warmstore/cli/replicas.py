@@ -1,7 +1,7 @@
 """`warmstore push`, `pull` and `sync`: record stores and feature caches, between a folder and a remote."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,7 @@ from warmstore.storage.humanize import format_size
 if TYPE_CHECKING:
     from warmstore.replicate.pull import PullResult
     from warmstore.replicate.push import PushResult
+    from warmstore.replicate.remote_copy import Remote
 
 Folder = Annotated[Path, typer.Argument(help="The folder of a store or of a cache.")]
 Url = Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, http(s):// or a folder, for one store.")]
@@ -35,7 +36,8 @@ def push(
     """Send a store, or this host's part of a cache, to a remote. An interrupted push is resumed."""
     from warmstore.features.remote_binding import push_folder
 
-    _print_pushed(url, push_folder(folder, _remote(url, option, anonymous), verify=verify, progress=progress))
+    remote = remote_of(url, option, anonymous)
+    typer.echo(push_text(remote, push_folder(folder, remote, verify=verify, progress=progress)))
 
 
 def pull(
@@ -44,7 +46,7 @@ def pull(
     """Fetch a store, or other hosts' parts of a cache, from a remote. An interrupted pull is resumed."""
     from warmstore.features.remote_binding import pull_folder
 
-    _print_pulled(folder, pull_folder(folder, _remote(url, option, anonymous), progress=progress))
+    typer.echo(pull_text(folder, pull_folder(folder, remote_of(url, option, anonymous), progress=progress)))
 
 
 def sync(
@@ -53,12 +55,13 @@ def sync(
     """Pull from a remote, then push the local chunks that the remote lacks."""
     from warmstore.features.remote_binding import pull_folder, push_folder
 
-    remote = _remote(url, option, anonymous)
-    _print_pulled(folder, pull_folder(folder, remote, progress=progress, may_be_empty=True))
-    _print_pushed(url, push_folder(folder, remote, progress=progress))
+    remote = remote_of(url, option, anonymous)
+    typer.echo(pull_text(folder, pull_folder(folder, remote, progress=progress, may_be_empty=True)))
+    typer.echo(push_text(remote, push_folder(folder, remote, progress=progress)))
 
 
-def _remote(url: str, option: list[str] | None, anonymous: bool) -> Any:
+def remote_of(url: str, option: list[str] | None, anonymous: bool) -> "Remote":
+    """The remote that the options of a command name."""
     from warmstore.replicate.remote_copy import Remote
 
     return Remote(url, options_of(option), anonymous)
@@ -72,13 +75,13 @@ def options_of(option: list[str] | None) -> dict[str, str]:
     return dict(text.partition("=")[::2] for text in option or ())
 
 
-def _print_pushed(url: str, pushed: "PushResult") -> None:
-    from warmstore.remote.location import Location
-
+def push_text(remote: "Remote", pushed: "PushResult") -> str:
+    """The result of a push in one line."""
     waiting = f"; {pushed.waiting} are still being written and need a later push" if pushed.waiting else ""
     present = f", {pushed.present} already there" if pushed.present else ""
-    typer.echo(f"{Location.parse(url).url}: {pushed.chunks} chunks sent, {format_size(pushed.size)}{present}{waiting}")
+    return f"{remote.shown}: {pushed.chunks} chunks sent, {format_size(pushed.size)}{present}{waiting}"
 
 
-def _print_pulled(folder: Path, pulled: "PullResult") -> None:
-    typer.echo(f"{folder}: {pulled.chunks} chunks fetched, {format_size(pulled.size)}, {pulled.records:,} records")
+def pull_text(target: object, pulled: "PullResult") -> str:
+    """The result of a pull in one line."""
+    return f"{target}: {pulled.chunks} chunks fetched, {format_size(pulled.size)}, {pulled.records:,} records"

@@ -254,9 +254,9 @@ class PipelineSource(Source):
             resource.release() if isinstance(resource, UsageLease) else resource.close()
 
     @property
-    def places(self) -> tuple[StoreLocation, ...]:
-        """Where samples are cached."""
-        return () if self._kept is None else self._kept.places
+    def layout(self) -> CacheLayout | None:
+        """Where samples are cached; None if they are not."""
+        return self._kept
 
     def open_stores(self) -> "SampleStores | None":
         """This process's stores; None if nothing is cached."""

@@ -199,6 +199,7 @@ def difference_of(old: Sequence[Description], new: Sequence[Description]) -> str
         if before["threads"] != now["threads"]:
             return f"step {name!r} runs with {now['threads']} native threads and not {before['threads']}"
         if before["digest"] != now["digest"]:
-            change = difference(before["facts"], now["facts"]) or "it has changed"
+            known = before["facts"] and now["facts"]  # what was pulled has none
+            change = (known and difference(before["facts"], now["facts"])) or "it has changed"
             return f"step {name!r}: {change}"
     return ""

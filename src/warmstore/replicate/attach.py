@@ -38,10 +38,11 @@ from warmstore.replicate.pull import PullResult, fetch_chunks
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_snapshot import RemoteSnapshot
 from warmstore.storage.files import Files, file_lock
+from warmstore.storage.lease import lock_path
 from warmstore.storage.quota import Reserve
 
 STAGING = ".pull"
-"""The folder in a store where chunks are fetched before they are adopted."""
+"""The folder in a store where chunks are fetched before they are adopted, under its lock."""
 
 Keep = Callable[[Path, int, RemoteChunk, Entries], None]
 """Lists a chunk of a generation's folder as remote, given folder, local number, remote chunk and log entries."""
@@ -78,7 +79,7 @@ def attach(
     if np.isin(head.entries["kind"], (UPDATE, DELETE, STAGED, DELETED)).any():
         raise SchemaMismatch(f"{head.name} has edits; rebalance it where it was written, and push it again")
     chunks = size = records = 0
-    with file_lock(path / ".adopt.lock", files):
+    with file_lock(lock_path(path / STAGING), files):
         upgrade(path, files)  # earlier versions cannot read adopted chunks
         manifest = read_manifest(path, files)
         folder = path / manifest.generation_folder

@@ -116,9 +116,14 @@ def disk_folder(folder: Path) -> Path:
         StoreExists: there is a folder of this name with files that are not ours.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    samples = folder / _SAMPLES
+    samples = tier_folder(folder)
     _mark(samples)
     return samples
+
+
+def tier_folder(folder: Path) -> Path:
+    """Where the disk tier is in a folder that is given to plans."""
+    return folder / _SAMPLES
 
 
 def is_marked(folder: Path) -> bool:
@@ -151,7 +156,7 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
     folder = tier / wanted.version
     reason = ""
     with file_lock(tier / "versions.lock", Files()):
-        about = _read(folder)
+        about = read_about(folder)
         if about is None:
             shutil.rmtree(folder, ignore_errors=True)  # unfinished, or of another format
             reason = _reason(tier, wanted)
@@ -194,11 +199,12 @@ def sweep(parent: Path) -> None:
 def _reason(folder: Path, wanted: Wanted) -> str:
     """How a new version differs from the last one after the same step; "" if there is none."""
     others = sorted(folder.glob(f"{wanted.step}-{wanted.codec}-*/{ABOUT}"), key=lambda path: path.stat().st_mtime)
-    about = _read(others[-1].parent) if others else None
+    about = read_about(others[-1].parent) if others else None
     return difference_of(about["steps"], wanted.steps) if about is not None else ""
 
 
-def _read(folder: Path) -> dict[str, Any] | None:
+def read_about(folder: Path) -> dict[str, Any] | None:
+    """What `about.json` in the folder of a version says; None if it is missing, damaged or of another format."""
     try:
         about: dict[str, Any] = json.loads((folder / ABOUT).read_bytes())
         return about if about["format"] == _FORMAT else None

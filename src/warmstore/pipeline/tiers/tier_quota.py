@@ -12,6 +12,7 @@ from pathlib import Path
 
 from warmstore.pipeline.tiers.chunk_leases import evict_unneeded
 from warmstore.records.format.manifest import NAME
+from warmstore.replicate.attach import STAGING
 from warmstore.storage.disk_usage import BLOCK, folder_bytes, on_disk
 from warmstore.storage.files import HUGE_PAGE, Buffer, Files
 from warmstore.storage.lease import SUFFIX, remove_unused
@@ -35,15 +36,21 @@ def is_quota_exceeded(error: BaseException | None) -> bool:
 
 @dataclass(frozen=True)
 class TierVersions:
-    """The versions in a tier's folder, each with its usage lease beside it. Bytes are counted in whole blocks."""
+    """The versions in a tier's folder, each with its usage lease beside it. Bytes are counted in whole blocks.
+
+    evicts: whether versions and chunks may be removed to make room.
+    """
 
     folder: Path
     limit: int
+    evicts: bool = True
 
     def nbytes(self) -> int:
         return folder_bytes(self.folder)
 
     def evict(self, excess: int) -> bool:
+        if not self.evicts:
+            return False
         removed = 0
         for lock in sorted(self.folder.glob("*" + SUFFIX), key=_modified):
             version = lock.with_suffix("")
@@ -52,6 +59,8 @@ class TierVersions:
             size = folder_bytes(version)
             with contextlib.suppress(OSError):
                 removed += size if remove_unused(version) else 0
+        if removed < excess:
+            removed += sum(map(_remove_staging, self.stores()))
         if removed < excess:
             removed += evict_unneeded(self.stores(), excess - removed)
         return removed > 0
@@ -64,9 +73,9 @@ class TierVersions:
         return QuotaExceeded(errno.ENOSPC, f"the tier's budget of {self.limit:,} bytes is used up", str(self.folder))
 
 
-def tier_quota(folder: Path, limit: int) -> ByteQuota:
-    """The quota of a tier: `limit` bytes for its folder and everything in it."""
-    return ByteQuota(limit, TierVersions(folder, limit), ReentrantFileLock(folder / "room.lock", Files()).held)
+def tier_quota(folder: Path, limit: int, *, evicts: bool = True) -> ByteQuota:
+    """The quota of a tier: `limit` bytes for its folder and everything in it. evicts: see `TierVersions`."""
+    return ByteQuota(limit, TierVersions(folder, limit, evicts), ReentrantFileLock(folder / "room.lock", Files()).held)
 
 
 class QuotaFiles(Files):
@@ -108,6 +117,15 @@ class QuotaFiles(Files):
     def _growing(self, descriptor: int, end: int) -> contextlib.AbstractContextManager[None]:
         growth = on_disk(end) - on_disk(self.size(descriptor))
         return self.quota.reserve(growth) if growth > 0 else contextlib.nullcontext()
+
+
+def _remove_staging(store: Path) -> int:
+    """Remove what a killed pull has left in a store. Returns the bytes."""
+    staging = store / STAGING
+    size = folder_bytes(staging)
+    with contextlib.suppress(OSError):
+        return size if size and remove_unused(staging, without_lock=False) else 0
+    return 0
 
 
 def _modified(path: Path) -> float:

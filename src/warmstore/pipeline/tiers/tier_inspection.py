@@ -1,0 +1,111 @@
+"""The versions of a disk tier, read without their pipelines, for the command line; and their removal."""
+
+import contextlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warmstore.errors import NotAStore, WarmstoreError
+from warmstore.pipeline.step_identities import Description
+from warmstore.pipeline.tiers.sample_schema import SampleSchema
+from warmstore.pipeline.tiers.tier_folders import is_marked, read_about, tier_folder
+from warmstore.pipeline.tiers.tier_quota import ABOUT
+from warmstore.pipeline.tiers.tier_store import KINDS
+from warmstore.records.format.manifest import NAME
+from warmstore.records.maintenance.chunk_states import chunk_states
+from warmstore.storage.disk_usage import folder_bytes
+from warmstore.storage.lease import is_locked, lock_path, remove_unused
+
+
+@dataclass(frozen=True)
+class VersionState:
+    """One version of a tier.
+
+    step, codec: the number of steps before it, and how values are stored. steps: what identifies these steps; None
+    for a version of another format, which is removed when its pipeline runs. schema: of most samples; None if they have
+    nothing in common. samples, others: rows, and those of them that are in the store of other samples. chunks: files
+    with rows. nbytes: of the folder, in whole blocks. used: time of the last use, in seconds since 1970. in_use:
+    whether a process uses it now. damage: why a store cannot be read, or "".
+    """
+
+    path: Path
+    step: int
+    codec: str
+    steps: tuple[Description, ...] | None
+    schema: SampleSchema | None
+    samples: int
+    others: int
+    chunks: int
+    nbytes: int
+    used: float
+    in_use: bool
+    damage: str
+
+
+def find_tier(folder: Path) -> Path:
+    """The folder of the disk tier in the folder of plans, or the folder itself if it is a tier.
+
+    Raises:
+        NotAStore: neither is a tier.
+    """
+    for path in (tier_folder(folder), folder):
+        if is_marked(path):
+            return path
+    raise NotAStore(f"{folder} has no samples of pipelines; name the folder that was given to plan(folder=...)")
+
+
+def read_versions(tier: Path) -> list[VersionState]:
+    """The states of all versions of a tier, the last used first."""
+    found = [_read_version(path.parent) for path in tier.glob(f"*/{ABOUT}")]
+    return sorted(found, key=lambda state: (-state.used, state.path.name))
+
+
+def named_versions(tier: Path, names: Collection[str]) -> list[VersionState]:
+    """The versions with these names, or that begin with them; all if there are no names.
+
+    Raises:
+        ValueError: no version has one of the names.
+    """
+    states = read_versions(tier)
+    for name in names:
+        if not any(state.path.name.startswith(name) for state in states):
+            raise ValueError(f"{tier} has no version {name!r}; `warmstore pipelines ls` lists them")
+    return [state for state in states if not names or state.path.name.startswith(tuple(names))]
+
+
+def remove_version(version: Path) -> bool:
+    """Remove a version unless a process uses it. Returns whether it was removed."""
+    with contextlib.suppress(OSError):
+        return is_marked(version.parent) and remove_unused(version, without_lock=False)
+    return False
+
+
+def _read_version(path: Path) -> VersionState:
+    about = read_about(path)
+    step, _, rest = path.name.partition("-")
+    rows, chunks, damage = [0, 0], 0, ""
+    for kind, name in enumerate(KINDS):
+        if about is not None and (path / name / NAME).exists():
+            try:
+                states = chunk_states(path / name)
+                rows[kind] = sum(chunk.records for chunk in states)
+                chunks += len(states)
+            except (OSError, WarmstoreError) as error:
+                damage = str(error)
+    schema: Any = None if about is None else about["schema"]
+    lock = lock_path(path)
+    return VersionState(
+        path=path,
+        step=int(step) if step.isdigit() else -1,
+        codec=rest.partition("-")[0],
+        steps=None if about is None else tuple(about["steps"]),
+        schema=None if schema is None else SampleSchema.from_json(schema),
+        samples=sum(rows),
+        others=rows[1],
+        chunks=chunks,
+        nbytes=folder_bytes(path),
+        used=(lock if lock.exists() else path / ABOUT).stat().st_mtime,
+        in_use=is_locked(lock),
+        damage=damage,
+    )
