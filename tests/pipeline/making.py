@@ -13,6 +13,7 @@ from warmstore.pipeline.pipeline import Pipeline
 from warmstore.pipeline.plan.assignment import assign
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan.plan_figures import Placement
+from warmstore.pipeline.sample_generators import sample_generator
 from warmstore.pipeline.step_identities import Description, describe
 from warmstore.pipeline.steps import Step
 
@@ -93,7 +94,7 @@ def sample(pipe: Pipeline, index: int, seed: int, epoch: int) -> Any:
     """One sample, the plain way."""
     value = pipe.source[index]
     for number, step in enumerate(pipe.steps):
-        drawn = [np.random.default_rng([seed, epoch, index, number])] if step.random else []
+        drawn = [sample_generator(seed, epoch, index, number)] if step.random else []
         value = step.function(value, *drawn, **step.arguments)
     return value
 

@@ -14,6 +14,7 @@ from tests.pipeline.making import plan_of, same
 from torch.utils.data import DataLoader, DistributedSampler, SubsetRandomSampler, WeightedRandomSampler
 
 import warmstore as ws
+from warmstore.pipeline.sample_generators import sample_generator
 
 pytestmark = pytest.mark.forks
 
@@ -28,7 +29,7 @@ def pipe() -> ws.Pipeline:
 def wanted(pipe: ws.Pipeline, index: int, epoch: int, seed: int = 0) -> Any:
     """The sample by the functions of the steps alone."""
     value = make(index, "array")
-    return shake(value, np.random.default_rng([seed, epoch, index, 1]))
+    return shake(value, sample_generator(seed, epoch, index, 1))
 
 
 @pytest.mark.parametrize("tier", ["disk", "memory", None])

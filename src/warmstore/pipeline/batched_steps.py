@@ -4,48 +4,18 @@ A batched step gets the columns of a batch: [n, ...] arrays, lists of n, or dict
 no two of them share memory. A sample that is computed alone is a batch of one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from warmstore.errors import SchemaMismatch
 from warmstore.loading.collate import stack
-from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.values.ownership import is_alone
 from warmstore.records.format.array_interop import is_jax_array, is_tensor, to_numpy
 from warmstore.tree.columns import map_columns
 
 _IN_LISTS = frozenset((str, bytes, type(None)))
-
-
-class Generators(Sequence[np.random.Generator]):
-    """The generators of a batch's samples, one per row, made at the first access.
-
-    Args:
-        generator_of: makes the generator of the sample at an index of the source.
-        indices: of the samples, int64 [n].
-    """
-
-    def __init__(self, generator_of: Callable[[int], np.random.Generator], indices: Int64) -> None:
-        self._generator_of = generator_of
-        self._indices = indices
-        self._made: dict[int, np.random.Generator] = {}
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    @overload
-    def __getitem__(self, row: int) -> np.random.Generator: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[np.random.Generator]: ...
-    def __getitem__(self, row: int | slice) -> Any:
-        if isinstance(row, slice):
-            return [self[at] for at in range(len(self))[row]]
-        at = range(len(self))[row]
-        if at not in self._made:
-            self._made[at] = self._generator_of(int(self._indices[at]))
-        return self._made[at]
 
 
 def call_on_columns(call: Callable[[Any], Any], columns: Any, count: int, name: str) -> Any:

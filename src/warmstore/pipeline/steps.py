@@ -12,7 +12,8 @@ import numpy as np
 
 from warmstore.identity.named_files import Files
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.pipeline.batched_steps import Generators, call_on_columns, of_one, row_of
+from warmstore.pipeline.batched_steps import call_on_columns, of_one, row_of
+from warmstore.pipeline.sample_generators import sample_generator
 
 Caching = Literal["auto", "never", "memory", "disk"]
 
@@ -76,7 +77,7 @@ class Step:
         if self.batched:
             return row_of(self.on_batch(of_one(value), epoch, seed, np.array([index]), number), 0)
         if self.random:
-            return self.function(value, _generator(seed, epoch, index, number), **self.arguments)
+            return self.function(value, sample_generator(seed, epoch, index, number), **self.arguments)
         return self.function(value, **self.arguments)
 
     def on_batch(self, columns: Any, epoch: int, seed: int, indices: Int64, number: int) -> Any:
@@ -88,15 +89,11 @@ class Step:
 
         def call(columns: Any) -> Any:
             if self.random:
-                rngs = Generators(lambda index: _generator(seed, epoch, index, number), indices)
+                rngs = [sample_generator(seed, epoch, index, number) for index in indices.tolist()]
                 return self.function(columns, rngs, **self.arguments)
             return self.function(columns, **self.arguments)
 
         return call_on_columns(call, columns, len(indices), self.name)
-
-
-def _generator(seed: int, epoch: int, index: int, number: int) -> np.random.Generator:
-    return np.random.default_rng([seed, epoch, index, number])
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -7,7 +7,7 @@ says whether the consumer still refers to the batch in it. The consumer maps a s
 
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -45,8 +45,9 @@ class _Lent:
         data = (memory.data.ctypes.data, False)
         self.__array_interface__ = {"data": data, "shape": (length,), "typestr": "|u1", "version": 3}
 
-    def __del__(self) -> None:
-        if os.getpid() == self._pid:  # a forked child has copies of the arrays, and no say
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
+        # A default argument: at exit, modules are emptied before the last array is freed.
+        if getpid() == self._pid:  # a forked child has copies of the arrays, and no say
             self._memory.lent = self._memory.is_forked
             if self._by_flag and not self._memory.is_forked:
                 self._memory.flag[0] = 0
