@@ -462,3 +462,27 @@ def test_places_and_sides_that_are_no_permutation_are_refused(
     asked = np.array(places, np.uint64)
     with pytest.raises(error):
         floor.permute(asked, 10, *sides, np.zeros(8, np.uint64), np.empty_like(asked))
+
+
+@both
+def test_values_of_dicts_are_compared_by_their_addresses(floor: Any) -> None:
+    one, other = {"a": object(), "b": 3}, {1: "x"}
+    held = np.array([*one.values(), *other.values()], object)
+    addresses = np.frombuffer(held, np.uint64)
+    assert floor.same_values([one, other], addresses)
+    assert not floor.same_values([other, one], addresses)
+    assert not floor.same_values([one], addresses)
+    assert not floor.same_values([one, other, {2: None}], addresses)
+    assert floor.same_values([{}, one, {}, other], addresses)
+    assert floor.same_values([], addresses[:0])
+    one["a"] = object()
+    assert not floor.same_values([one, other], addresses)
+    one["a"] = held[0]
+    assert floor.same_values([one, other], addresses)
+    one["c"] = one.pop("b")  # another name, the same object
+    assert floor.same_values([one, other], addresses)
+    with pytest.raises(TypeError, match="dicts must be a list of dicts"):
+        floor.same_values([[3]], addresses)
+    if floor is compiled:
+        with pytest.raises(TypeError):
+            floor.same_values((one,), addresses)

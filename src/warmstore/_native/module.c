@@ -15,6 +15,7 @@
 #define FEW_BYTES (64 * 1024)
 
 int64_t keys_of(PyObject *ids, uint64_t *keys, int *small); /* keys.c */
+int same_values(PyObject *dicts, const uintptr_t *addresses, int64_t count); /* values.c */
 
 /* Whether a buffer has a number of items of 8 bytes, where such items may stand; sets an error if not. */
 static int has_items(const Py_buffer *buffer, int64_t count, const char *name) {
@@ -550,6 +551,17 @@ static PyObject *py_permute(PyObject *self, PyObject *args) {
     return done(good);
 }
 
+static PyObject *py_same_values(PyObject *self, PyObject *args) {
+    PyObject *dicts;
+    Py_buffer addresses;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O!y*:same_values", &PyList_Type, &dicts, &addresses)) return NULL;
+    int same = -1;
+    if (has_items(&addresses, addresses.len / 8, "addresses")) same = same_values(dicts, addresses.buf, addresses.len / 8);
+    PyBuffer_Release(&addresses);
+    return same < 0 ? NULL : PyBool_FromLong(same);
+}
+
 static PyObject *py_helpers_awake(PyObject *self, PyObject *args) {
     (void)self, (void)args;
     return PyLong_FromLong(pool_awake());
@@ -571,6 +583,7 @@ static PyMethodDef functions[] = {
     {"decompressed_sizes", py_decompressed_sizes, METH_VARARGS, NULL},
     {"decompress", py_decompress, METH_VARARGS, NULL},
     {"permute", py_permute, METH_VARARGS, NULL},
+    {"same_values", py_same_values, METH_VARARGS, NULL},
     {"helpers_awake", py_helpers_awake, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

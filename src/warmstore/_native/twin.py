@@ -5,6 +5,7 @@ Buffers are contiguous NumPy arrays. `threads` limits the threads of a call; the
 
 import os
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -338,6 +339,23 @@ def grow(directory: Int64, words: UInt64, buckets: int, partitions: Int64, entri
                     return False
         directory[partition] = entry
     return True
+
+
+def same_values(dicts: list[dict[Any, Any]], addresses: UInt64) -> bool:
+    """Whether the values of all dicts, in order, are the objects at some addresses.
+
+    Args:
+        addresses: uint64 [n], of objects that are alive.
+
+    Raises:
+        TypeError: an item of the list is no dict.
+    """
+    if not all(isinstance(each, dict) for each in dicts):
+        raise TypeError("dicts must be a list of dicts")
+    if sum(map(len, dicts)) != len(addresses):
+        return False
+    values = np.fromiter(chain.from_iterable(map(dict.values, dicts)), object, len(addresses))
+    return bool((np.frombuffer(values, np.uint64) == addresses).all()) if len(values) else True
 
 
 def permute(places: UInt64, n: int, side: int, other_side: int, keys: UInt64, out: UInt64) -> None:

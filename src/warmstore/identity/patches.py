@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import sys
 import threading
 import warnings
@@ -14,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from warmstore._native import floor
 from warmstore.identity.origin import WARMSTORE, Origin, origin_of
 from warmstore.identity.watch import pointers
 
@@ -48,6 +50,7 @@ class _Namespaces:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._views: list[ValuesView[Any]] = []
+        self._dicts: list[dict[str, Any]] = []
         self._sizes: list[int] = []
         self._held = np.empty(0, object)
         self._found: _Found = {}
@@ -64,9 +67,11 @@ class _Namespaces:
 
     def forget(self) -> None:
         """Drop all references, so that Python frees modules in its own order when it ends."""
-        self._views, self._held, self._found = [], np.empty(0, object), {}
+        self._views, self._dicts, self._held, self._found = [], [], np.empty(0, object), {}
 
     def _has_moved(self) -> bool:
+        if self._views and floor.same_values(self._dicts, pointers(self._held).view(np.uint64)):
+            return False
         if not self._views or [*map(len, self._views)] != self._sizes:
             return True
         now, before = self._hold(), self._held
@@ -88,9 +93,16 @@ class _Namespaces:
         self._sizes = [*map(len, views)]
         try:
             self._views = views
+            self._dicts = [_dict_of(view) for view in views]
             self._held = self._hold()
         except (RuntimeError, ValueError):
             self._views = []  # the next search reads all again
+
+
+def _dict_of(view: Any) -> dict[str, Any]:
+    """The dict of a view of its values, which names it by a read-only proxy."""
+    found: dict[str, Any] = gc.get_referents(view.mapping)[0]
+    return found
 
 
 _namespaces = _Namespaces()

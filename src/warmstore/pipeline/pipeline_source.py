@@ -432,9 +432,9 @@ class SampleStores(Closeable):
 
     def read_stacked(self, positions: Int64, step: int) -> Any:
         """Samples stacked as a batch; None unless one store holds them all after `step` steps."""
-        numbers = np.unique(self.table.placement[positions])
-        store = self.by_number[int(numbers[0])]
-        if len(numbers) > 1 or store.place.step != step:
+        placed = self.table.placement[positions]
+        store = self.by_number[int(placed[0])]
+        if store.place.step != step or (placed != placed[0]).any():
             return None
         return store.read_stacked(self.rows[positions].astype(np.int64))
 

@@ -1,6 +1,7 @@
 """Batches made by worker processes: the same, in order, with errors that arrive, and nobody left behind."""
 
 import os
+import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import psutil
 import pytest
 
 import warmstore as ws
+from warmstore.loading.prefetch.process_prefetcher import MOST
 
 pytestmark = pytest.mark.forks
 
@@ -23,6 +25,7 @@ class Numbers:
     def __getitem__(self, at: int) -> Any:
         if at == 49:
             raise LookupError("sample 49 is broken")
+        time.sleep(1e-3)  # faster batches travel several at a time, from one process
         return {"x": np.full((40, 50), at, np.float64), "name": str(at), "raw": bytes([at]), "process": os.getpid()}
 
 
@@ -90,6 +93,38 @@ def test_an_error_arrives_and_the_loader_goes_on() -> None:
             assert loader.state_dict()["place"] == 49
         loader.load_state_dict({**loader.state_dict(), "place": 0})
         assert len(list(islice(loader, 7))) == 7
+
+
+class Quick(Sound):
+    """Batches that are built in less time than a message takes; the last sample is broken."""
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, at: int) -> Any:
+        if at == 390:
+            raise LookupError("sample 390 is broken")
+        return at, np.full(3000, at % 256, np.uint8)
+
+
+def test_small_batches_travel_together_and_arrive_one_by_one() -> None:
+    sizes = []
+    with ws.Loader(Quick(), 4, ws.Sequential(), processes=2) as loader:
+        for _ in range(2):
+            seen: list[int] = []
+
+            def read(seen: list[int] = seen) -> None:
+                for numbers, rows in loader:
+                    assert (rows == (numbers % 256)[:, None]).all()
+                    seen += numbers.tolist()
+                    sizes.append(loader._producer._pool._tasks._size)
+
+            with pytest.raises(LookupError, match="sample 390 is broken") as held:
+                read()
+            assert seen == list(range(388))  # those before it in its message, too
+            assert "__getitem__" in str(held.value)  # the worker's own traceback
+            loader.load_state_dict({**loader.state_dict(), "place": 0})
+    assert max(sizes) == MOST
 
 
 def test_processes_live_as_long_as_the_loader() -> None:

@@ -1,14 +1,17 @@
-"""ProcessPrefetcher: worker processes of torch's DataLoader that build batches ahead, for sources that are Python code.
+"""ProcessPrefetcher: worker processes of torch's DataLoader build batches ahead, for sources that are Python code.
 
-Processes live from the first epoch until the loader is closed. They return batches in shared memory.
+Processes live from the first epoch until the loader is closed. They return batches in shared memory. A message between
+two processes costs about a millisecond of CPU time, so small batches that are built in less travel several at a time.
 """
 
+import os
+import time
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, repeat
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,13 +23,32 @@ from warmstore.records.framework_arrays import imported, mapped
 
 _inherited: list[Any] = []
 
+_SECONDS = 4e-3  # to build the batches of one message, about, if they are small
+_BYTES = 4 << 20  # of the batches in one message, about, at most
+MOST = 8
+"""Batches in one message, at most."""
+
+
+class _Message(NamedTuple):
+    """What a worker sends for some tasks. error: what the task after the last batch raised, wrapped by torch; or None.
+
+    seconds, nbytes: of one batch.
+    """
+
+    batches: list[Built]
+    error: Any
+    notes: list[str]
+    seconds: float
+    nbytes: int
+
 
 class ProcessPrefetcher:
     """Worker processes. `close` ends them.
 
     Args:
         workers: the number of processes, at least 1.
-        prefetch: the most batches built ahead, rounded up to a multiple of the workers.
+        prefetch: the most batches built ahead, or messages of several small ones, rounded up to a multiple of the
+            workers.
         start_method: "fork", "spawn", "forkserver", or None for Python's default.
 
     Raises:
@@ -54,13 +76,17 @@ class ProcessPrefetcher:
         self._tasks.begin(tasks)
         with _without_advice():
             made = iter(self._loader)
-        for built, notes in made:
-            for note in notes:
+        for message in made:
+            for note in message.notes:
                 warnings.warn(note, RuntimeWarning, stacklevel=5)
-            task = self._tasks.drawn.popleft()
-            if task is not None:
-                yield task, built._replace(batch=mapped(_as_array, built.batch))
-            del built
+            drawn = iter(self._tasks.drawn.popleft())
+            self._tasks.fit(message)
+            error, waiting = message.error, message.batches[::-1]
+            del message  # a batch has no reference but the consumer's
+            while waiting:
+                yield next(drawn), _received(waiting.pop())
+            if error is not None:
+                error.reraise()
 
     def close(self) -> None:
         """End the processes, once they have finished their batches."""
@@ -77,22 +103,32 @@ class ProcessPrefetcher:
 
 
 class _Tasks:
-    """A sampler for torch's DataLoader: the tasks of one iteration, then one None for every worker."""
+    """A sampler for torch's DataLoader: the tasks of one iteration in groups, then an empty group for every worker."""
 
     def __init__(self, workers: int) -> None:
-        self.drawn: deque[Task | None] = deque()
+        self.drawn: deque[Sequence[Task]] = deque()
         self._workers = workers
         self._tasks: Iterable[Task] = ()
+        self._size = 1
 
     def begin(self, tasks: Iterator[Task]) -> None:
         self.drawn.clear()
         self._tasks = tasks
 
-    def __iter__(self) -> Iterator[Task | None]:
-        # Workers take tasks in turn, so each gets one None.
-        for task in chain(self._tasks, repeat(None, self._workers)):
-            self.drawn.append(task)
-            yield task
+    def fit(self, message: _Message) -> None:
+        """Choose the size of the next groups by the batches of a message."""
+        if message.batches:
+            least, most = int(_SECONDS / max(message.seconds, 1e-9)), _BYTES // max(message.nbytes, 1)
+            self._size = max(1, min(least, most, MOST, 2 * self._size))
+
+    def __iter__(self) -> Iterator[Sequence[Task]]:
+        tasks = iter(self._tasks)
+        while group := list(islice(tasks, self._size)):
+            self.drawn.append(group)
+            yield group
+        for _ in range(self._workers):  # workers take groups in turn, so each gets one
+            self.drawn.append(())
+            yield ()
 
 
 class _Batches:
@@ -101,14 +137,24 @@ class _Batches:
     def __init__(self, make: BatchBuilder) -> None:
         self._make = make
 
-    def __getitem__(self, task: Task | None) -> tuple[Built | None, list[str]]:
+    def __getitem__(self, tasks: Sequence[Task]) -> _Message:
         source = self._make.source
         start_worker()
-        if task is None:
+        if not tasks:
             source.finish()
-            return None, source.notes()
-        built = self._make(task)
-        return built._replace(batch=mapped(_as_shared, without_views(built.batch))), source.notes()
+        made: list[Built] = []
+        error, sizes, began = None, _Sizes(), time.perf_counter()
+        for task in tasks:
+            try:
+                built = self._make(task)
+                made.append(built._replace(batch=mapped(sizes.shared, without_views(built.batch))))
+            except Exception:
+                if not made:
+                    raise
+                error = imported("torch._utils").ExceptionWrapper(where=f"in worker process {os.getpid()}")
+                break
+        count = max(1, len(made))
+        return _Message(made, error, source.notes(), (time.perf_counter() - began) / count, sizes.nbytes // count)
 
 
 @contextmanager
@@ -132,12 +178,27 @@ class _Shared:
         self.tensor = tensor
 
 
-def _as_shared(value: Any, name: str) -> Any:
+class _Sizes:
+    """Puts arrays into shared memory. nbytes: of all arrays so far."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def shared(self, value: Any, name: str) -> Any:
+        self.nbytes += getattr(value, "nbytes", 0)
+        return _as_shared(value)
+
+
+def _as_shared(value: Any) -> Any:
     if type(value) is not np.ndarray or value.nbytes < SHARED or not torch_has(value.dtype):
         return value
     if (sent := start_worker().sent(value)) is not None:
         return sent
     return _Shared(imported("torch").from_numpy(value if value.flags.writeable else value.copy()))
+
+
+def _received(built: Built) -> Built:
+    return built._replace(batch=mapped(_as_array, built.batch))
 
 
 def _as_array(value: Any, name: str) -> Any:
