@@ -19,10 +19,10 @@ from benchmarks.pipeline_watch import Watch, tier_bytes
 from benchmarks.report import Bar, Report, Table
 from benchmarks.settings import Settings
 from warmstore.loading.collate import stack
-from warmstore.pipeline.plan.planner import STORE_BYTES
 from warmstore.pipeline.plan.strategies import Strategy
 
 BATCH = 64
+_OVERHEAD = 1 << 20  # bytes of a tier beside its samples
 SHARES = (0.10, 0.25, 0.50, 0.75, 1.00)
 RULES: tuple[Strategy, ...] = ("joint", "single", "sequential")
 CORES = psutil.cpu_count() or 1
@@ -133,7 +133,7 @@ def _case(name: str, pipe: ws.Pipeline, settings: Settings) -> Case:
 
 def _plan(case: Case, memory: float, disk: float, folder: Path, rule: Strategy = "joint") -> ws.Plan:
     """A plan whose tiers have these bytes; the workers have theirs beside. Rules of a kind share no tier in memory."""
-    extra = STORE_BYTES + RULES.index(rule)
+    extra = _OVERHEAD + RULES.index(rule)
     return case.pipe.plan(
         profile=case.profile, memory=int(memory) + case.worker_bytes + extra, disk=int(disk) + extra if disk else None,
         folder=folder, workers=case.workers, strategy=rule,

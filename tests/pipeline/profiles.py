@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from warmstore.pipeline.profile.profile import Disk, Profile, Scaling, Stage, StoredStage
+from warmstore.pipeline.tiers.tier_overhead import tier_overhead
 
 FAST = Disk((4096, 1 << 20), (1e12, 1e12), (1e12, 1e12), 1e12)
 
@@ -49,3 +50,11 @@ def profile(
     return Profile(
         "made up", 100, sum(counts), batch_size, edges, counts, stages, scaling, overhead, overhead, delivery, disk, 1.0
     )
+
+
+def budget_for(nbytes: int, sample: float = 4000) -> int:
+    """The budget of a tier in which one placement of these profiles has `nbytes` for the records of its samples."""
+    budget = nbytes
+    while (missing := nbytes - budget + tier_overhead(budget, 1, 1, sample=sample)) > 0:
+        budget += missing
+    return budget

@@ -443,6 +443,7 @@ class SampleStores(Closeable):
         for store in self.by_number.values():
             store.flush()
             store.refresh()
+            store.try_again()
 
     def invalidate(self, index: int) -> None:
         """Mark a sample as missing, so that it is computed and added again."""
@@ -451,9 +452,10 @@ class SampleStores(Closeable):
             store.invalidate(index)
 
     def flush(self) -> None:
-        """Write pending samples."""
+        """Write pending samples at the end of an epoch."""
         for store in self.by_number.values():
             store.flush()
+            store.trim()
 
     def notes(self) -> list[str]:
         """Notes for the user since the last call."""

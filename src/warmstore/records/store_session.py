@@ -112,10 +112,12 @@ class StoreSession:
                 self._commit(lambda generation: generation.commit(block), count)  # noqa: B023 - called before the next
 
     def settle(self, *, seal: bool = True) -> None:
-        """Commit the pending rows and, with `seal`, seal this process's chunk."""
+        """Commit the pending rows, and seal this process's chunk, or without `seal` cut it to its content."""
         with self.lock:
             self.flush()
-            if seal:
+            if not seal:
+                self.generation.trim()
+            else:
                 self.generation.seal()
                 if self.writing.room is None:
                     merge_small_chunks(self.path, self.generation, self.files, self.writing.chunk_size)

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from tests.pipeline.making import assigned
-from tests.pipeline.profiles import profile
+from tests.pipeline.profiles import budget_for, profile
 
 import warmstore as ws
 from warmstore.pipeline.pipeline import Pipeline
@@ -29,7 +29,7 @@ def test_buckets_have_their_own_counts() -> None:
     found = profile([0, (0.001, 0.01)], [(1, 2), (1000, 1000)], counts=(500, 500))
     found = replace(found, edges=(4,))
     pipe = Pipeline(source).step(kept)
-    made = plan(pipe.chain, found, memory=300_000 + (1 << 20))
+    made = plan(pipe.chain, found, memory=budget_for(300_000))
     places = assigned(made, pipe)
     # What costs ten times as much for the same bytes goes first.
     assert made.counts[0][0] == (places[::2] >= 0).sum() == 0

@@ -6,16 +6,14 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.pipeline.plan.test_plan import kept, pipeline
-from tests.pipeline.profiles import profile
+from tests.pipeline.profiles import budget_for, profile
 from tests.slow import either
 
 import warmstore as ws
 from warmstore.pipeline.pipeline import Pipeline
 from warmstore.pipeline.plan.plan_figures import Placement
-from warmstore.pipeline.plan.planner import STORE_BYTES, plan
+from warmstore.pipeline.plan.planner import plan
 from warmstore.pipeline.profile.profile import Disk, Profile, Scaling
-
-MARGIN = STORE_BYTES
 
 
 def of_step(made: ws.Plan) -> dict[Placement, int]:
@@ -24,7 +22,7 @@ def of_step(made: ws.Plan) -> dict[Placement, int]:
 
 def test_everything_that_fits_is_kept_as_far_as_it_goes() -> None:
     found = profile([0, 0.001, 0.003], [100, 1000, 4000])
-    made = plan(pipeline(1000, 2).chain, found, memory=4_000_000 + MARGIN)
+    made = plan(pipeline(1000, 2).chain, found, memory=budget_for(4_000_000))
     assert of_step(made) == {Placement(2, "memory", "raw"): 1000}
     assert made.epoch_seconds < 0.03 * made.uncached_seconds
     assert made.memory_used <= 4_000_000
@@ -45,7 +43,7 @@ def test_a_forced_tier_without_bytes_is_named(tmp_path: Path) -> None:
         "Step 'step1' has cache='disk', but none of its samples are cached: the plan has no disk budget; "
         "pass disk= and folder=.",
     )
-    full = plan(pipeline(1000, 2, step1="disk").chain, found, disk=MARGIN + 500, folder=tmp_path)
+    full = plan(pipeline(1000, 2, step1="disk").chain, found, disk=budget_for(500), folder=tmp_path)
     assert "cache='disk', but none of its samples are cached: no sample fits into the disk budget" in full.notes[0]
     random = pipeline(1000, 1).step(kept, name="step2", random=True, cache="memory")
     made = plan(random.chain, found, memory="10MB")
@@ -57,13 +55,13 @@ def test_a_forced_tier_without_bytes_is_named(tmp_path: Path) -> None:
 def test_a_tier_in_which_nothing_is_kept_says_why(tmp_path: Path) -> None:
     found = profile([0, 0.001], [100_000, 400_000], workers=[1, 2])
     pipe = pipeline(1000, 1)
-    workers = plan(pipe.chain, found, memory="36.9MB", workers=2).notes
+    workers = plan(pipe.chain, found, memory="36.2MB", workers=2).notes
     assert workers == (
-        "Nothing is cached in memory: 36.0 MB of 36.9 MB are for workers and their batches, and the smallest sample "
+        "Nothing is cached in memory: 36.0 MB of 36.2 MB are for workers and their batches, and the smallest sample "
         "takes 400 kB.",
     )
-    small = plan(pipe.chain, found, disk="1MB", folder=tmp_path).notes
-    assert small[0].startswith("Nothing is cached on disk: 1.0 MB of 1.0 MB are for the store itself")
+    small = plan(pipe.chain, found, disk="100kB", folder=tmp_path).notes
+    assert small[0].startswith("Nothing is cached on disk: 73.0 kB of 100 kB are for the store itself")
     trained = plan(pipe.chain, found, memory="400MB", step_seconds=0.1, workers=2)
     assert trained.notes == (
         "Nothing is cached in memory: it would not shorten the epochs, "
@@ -78,7 +76,9 @@ def test_a_tier_in_which_nothing_is_kept_says_why(tmp_path: Path) -> None:
 
 def test_little_room_mixes_steps_and_tiers(tmp_path: Path) -> None:
     found = profile([0, 0.002, 0.002], [100, 1000, 4000])
-    made = plan(pipeline(1000, 2).chain, found, memory=1_000_000 + MARGIN, disk=1_000_000 + MARGIN, folder=tmp_path)
+    made = plan(
+        pipeline(1000, 2).chain, found, memory=budget_for(1_000_000), disk=budget_for(1_000_000), folder=tmp_path
+    )
     assert {place.step for place in made.placements} == {1, 2}
     assert {place.tier for place in made.placements} == {"memory", "disk"}
     assert made.memory_used <= 1_000_000
@@ -107,7 +107,7 @@ def test_a_pipeline_with_nothing_deterministic_says_so(memory: str | None) -> No
 
 def test_steps_that_keep_the_size_are_folded_into_the_later_one() -> None:
     found = profile([0, 0.002, 0.002], [100, 1000, 1000])
-    made = plan(pipeline(1000, 2).chain, found, memory=500_000 + MARGIN)
+    made = plan(pipeline(1000, 2).chain, found, memory=budget_for(500_000))
     assert [place.step for place in made.placements] == [2]
     assert made.reasons[1].startswith("folded into step2")
 
@@ -123,7 +123,7 @@ def test_what_reads_slower_than_it_computes_is_not_cached() -> None:
 def test_a_forced_step_is_cached_in_its_tier(cache: str, tier: str, tmp_path: Path) -> None:
     found = profile([0, 0.001, 0.003], [100, 1000, 4000])
     pipe = pipeline(1000, 2, step1=cache)
-    made = plan(pipe.chain, found, memory=500_000 + MARGIN, disk=500_000 + MARGIN, folder=tmp_path)
+    made = plan(pipe.chain, found, memory=budget_for(500_000), disk=budget_for(500_000), folder=tmp_path)
     assert of_step(made)[Placement(1, tier, "raw")] == 500
     assert all(place.tier == tier for place in made.placements if place.step == 1)
 
@@ -137,7 +137,7 @@ def test_a_forbidden_step_is_not_cached() -> None:
 
 def test_compressed_samples_are_taken_where_room_is_short() -> None:
     found = profile([0, 0.01], [100, 1000], read=0.0001, squeezed=0.25)
-    short, plenty = (plan(pipeline(1000, 1).chain, found, memory=room + MARGIN) for room in (250_000, 1_000_000))
+    short, plenty = (plan(pipeline(1000, 1).chain, found, memory=budget_for(room)) for room in (250_000, 1_000_000))
     assert short.placements == (Placement(1, "memory", "zstd"),)
     assert Placement(1, "memory", "raw") in plenty.placements
 
@@ -160,7 +160,7 @@ def test_epochs_no_shorter_than_the_consumer() -> None:
 
 def test_the_rules_to_compare_with_do_what_they_say(tmp_path: Path) -> None:
     found = profile([0, 0.001, 0.003], [100, 1000, 4000])
-    room = {"memory": 800_000 + MARGIN, "disk": 1_200_000 + MARGIN, "folder": tmp_path}
+    room = {"memory": budget_for(800_000), "disk": budget_for(1_200_000), "folder": tmp_path}
 
     def by(strategy: str) -> dict[Placement, int]:
         return of_step(plan(pipeline(1000, 2).chain, found, **room, strategy=strategy))

@@ -24,6 +24,7 @@ class Candidate:
 
     saved: CPU seconds saved, minus those of reading. wait_saved: saved seconds of waiting for the source.
     nbytes: upper bound of the mean bytes. build: CPU seconds to write a sample.
+    per_chunk, per_batch: see `StoredStage`.
     """
 
     placement: Placement
@@ -31,6 +32,8 @@ class Candidate:
     wait_saved: Floats
     nbytes: Floats
     build: Floats
+    per_chunk: float = 0.0
+    per_batch: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,8 @@ def candidates_of(
                     waited[k],
                     np.array(stored.nbytes) * (1 + _MARGIN * stored.spread),
                     np.array(stored.write),
+                    stored.per_chunk,
+                    stored.per_batch,
                 )
                 for tier in (wanted[k - 1] if k else TIERS)
                 for codec in CODECS

@@ -14,11 +14,13 @@ import numpy as np
 
 from warmstore.errors import NotInstalled
 from warmstore.pipeline.plan.cost_model import Candidate, EpochCost, Floats, Load, cost
+from warmstore.storage.array_types import Bools
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 _WHOLE = 200  # most samples for integer variables; beyond it the relaxation is solved
 _SECONDS = 0.3  # limit per solution, which takes milliseconds; the best one found by then counts
 _SLACK = 1.003  # factor by which an epoch may be longer to keep more samples, or to take fewer bytes
+_USEFUL = 0.01  # least share of the mean time of a sample that a placement must save for it to be kept for its own sake
 _GAIN = 1.0001  # least speedup for which anything is cached
 
 
@@ -123,7 +125,7 @@ class _Program:
         saved = np.concatenate([each.saved for each in candidates]) * share / unit
         wait_saved = np.concatenate([each.wait_saved for each in candidates]) * share / unit
         build = np.concatenate([each.build for each in candidates]) * share / unit
-        self.useful = self.unit * ((saved + wait_saved) > 0)  # samples that save time where they are placed
+        self.useful = self.unit * useful(problem).reshape(-1)
         self.nbytes = np.concatenate([each.nbytes for each in candidates]) * share
         self._on_disk = on_disk
         disk_bytes = self.nbytes * on_disk
@@ -222,15 +224,21 @@ def _within_budgets(problem: PlacementProblem, counts: Counts) -> Counts:
     return counts
 
 
+def useful(problem: PlacementProblem) -> Bools:
+    """Where a sample saves time that is worth a placement, bool [candidates, buckets]."""
+    saved = np.array([each.saved + each.wait_saved for each in problem.candidates])
+    return saved > _USEFUL * (problem.load.cpu + problem.load.wait) / max(int(problem.counts.sum()), 1)
+
+
 def _filled_up(problem: PlacementProblem, solution: Solution, seconds: float) -> Solution:
     """Add samples that rounding has left out, to the placements in use, while the total is at most `seconds`."""
-    saved = np.array([each.saved + each.wait_saved for each in problem.candidates])
+    saved, worth = np.array([each.saved + each.wait_saved for each in problem.candidates]), useful(problem)
     for at in np.argsort(-saved, axis=None, kind="stable").tolist():
         number, bucket = divmod(at, len(problem.counts))
         size = max(float(problem.candidates[number].nbytes[bucket]), 1e-9)
         left = int(problem.counts[bucket] - solution.counts[:, bucket].sum())
         fitting = min(left, int(_free(problem, solution.counts, problem.candidates[number].placement.tier) / size))
-        if fitting and saved[number, bucket] > 0 and solution.counts[number].any():
+        if fitting and worth[number, bucket] and solution.counts[number].any():
             counts = solution.counts.copy()
             counts[number, bucket] += fitting
             more = problem.solution(counts)

@@ -5,7 +5,7 @@ with the cheapest plan is taken.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -21,11 +21,10 @@ from warmstore.pipeline.plan.load import load_of, worker_bytes
 from warmstore.pipeline.plan.milp import PlacementProblem, Solution
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan.strategies import RULES, Strategy, nothing
-from warmstore.pipeline.profile.profile import TIERS, Profile
+from warmstore.pipeline.profile.profile import TIERS, Profile, Tier
 from warmstore.pipeline.profile.source_sizes import buckets_of
 from warmstore.pipeline.steps import deterministic
-
-STORE_BYTES = 1 << 20  # overhead of a tier: log, description, unused end of the last chunk
+from warmstore.pipeline.tiers.tier_overhead import tier_overhead
 
 
 def plan(
@@ -87,7 +86,6 @@ def plan(
     if identities.trouble:
         notes.append(identities.trouble)
     candidates, reasons = candidates_of(profile, chain.steps, identities.keepable)
-    rule = RULES[strategy]
     found: list[_Choice] = []
     for count in _worker_counts(profile, workers, world_size):
         load = load_of(profile, candidates, count, world_size, step_seconds, budget, direct_io, strategy)
@@ -97,13 +95,13 @@ def plan(
         problem = PlacementProblem(
             np.array(profile.counts, np.int64),
             candidates,
-            max(0.0, budget.memory - taken - STORE_BYTES),
-            max(0.0, budget.disk - STORE_BYTES),
+            max(0, budget.memory - taken),
+            budget.disk,
             load,
             epochs,
             tuple(_is_forced(candidate, chain.steps) for candidate in candidates),
         )
-        found.append(_Choice(count, taken, problem, rule(problem)))
+        found.append(_Choice(count, taken, *_within(problem, RULES[strategy], count * world_size)))
         if workers is not None:
             break
     best = min(found, key=lambda choice: choice.problem.total(choice.solution) * (1 + 0.01 * choice.workers))
@@ -121,6 +119,40 @@ class _Choice:
     worker_bytes: int
     problem: PlacementProblem
     solution: Solution
+
+
+def _within(
+    budgets: PlacementProblem, rule: Callable[[PlacementProblem], Solution], writers: int
+) -> tuple[PlacementProblem, Solution]:
+    """The problem less the bytes that the tiers take themselves, and its solution by a rule.
+
+    These bytes grow with the placements in a tier, so a solution with more of them than expected is solved again.
+    """
+    placements = dict.fromkeys(TIERS, 1)
+    while True:
+        left = {tier: _left(budgets, tier, writers, count) for tier, count in placements.items()}
+        problem = replace(budgets, memory=left["memory"], disk=left["disk"])
+        solution = rule(problem)
+        used = [each for each, taken in zip(problem.candidates, solution.counts, strict=True) if taken.any()]
+        found = {tier: sum(each.placement.tier == tier for each in used) for tier in TIERS}
+        if all(found[tier] <= placements[tier] for tier in TIERS):
+            return problem, solution
+        placements = {tier: max(found[tier], placements[tier]) for tier in TIERS}
+
+
+def _left(budgets: PlacementProblem, tier: Tier, writers: int, placements: int) -> float:
+    """Bytes of a tier for the records of samples."""
+    own = [each for each in budgets.candidates if each.placement.tier == tier]
+    limit = budgets.memory if tier == "memory" else budgets.disk
+    overhead = tier_overhead(
+        int(limit),
+        writers,
+        placements,
+        sample=max((float(each.nbytes.max()) for each in own), default=0.0),
+        per_chunk=max((each.per_chunk for each in own), default=0.0),
+        per_batch=max((each.per_batch for each in own), default=0.0),
+    )
+    return max(0.0, limit - overhead)
 
 
 def _is_forced(candidate: Candidate, steps: Any) -> bool:

@@ -20,21 +20,24 @@ Codec = Literal["raw", "zstd"]
 Tier = Literal["memory", "disk"]
 CODECS: tuple[Codec, ...] = ("raw", "zstd")
 TIERS: tuple[Tier, ...] = ("memory", "disk")
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True)
 class StoredStage:
-    """A stage in a record store with one codec. One number per bucket, except `spread`.
+    """A stage in a record store with one codec. One number per bucket, except `spread`, `per_chunk` and `per_batch`.
 
     nbytes: bytes per sample in total. spread: relative standard error of their mean. read: CPU seconds per sample to
-    read from memory and decompress. write: CPU seconds per sample to compress and write.
+    read from memory and decompress. write: CPU seconds per sample to compress and write. per_chunk, per_batch: bytes
+    of the header of a chunk and of a batch.
     """
 
     nbytes: tuple[float, ...]
     spread: float
     read: tuple[float, ...]
     write: tuple[float, ...]
+    per_chunk: float = 0.0
+    per_batch: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def _measured(
         # If this process is killed, the next one removes the tier.
         with MemoryTier(f"profile-{secrets.token_hex(8)}", scratch_bytes) as scratch:
             found = tuple(
-                stage_of(name, stage, run.buckets, len(counts), scratch.folder, until, bar.update)
+                stage_of(name, stage, run.buckets, counts, scratch.folder, until, bar.update)
                 for name, stage in zip(names, run.stages, strict=True)
             )
         disk = None if folder is None else _disk(Path(folder), found, counts, _SHARES["disk"] * seconds)

@@ -1,5 +1,6 @@
 """Measures steps and their results: seconds and bytes per sample, and the cost of storing and reading them."""
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -23,10 +24,11 @@ from warmstore.pipeline.trials.trial import changes
 from warmstore.pipeline.trials.write_watch import WriteWatch
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import Fields
-from warmstore.records.format.record_batch import batch_size
+from warmstore.records.format.record_batch import batch_size, header_size
 from warmstore.records.format.value_encoding import compressed
 from warmstore.replicate.record_store import RecordStore
 
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 Tick = Callable[[int], object]
 _KEPT = 16 << 20  # bytes of results per stage to measure a store with
 LAST = 256 << 20
@@ -152,23 +154,37 @@ def _keep(stage: Measured, bucket: int, value: Any, cacheable: bool) -> None:
         stage.trouble = stage.trouble or str(error)
         stage.nbytes.append(int(getattr(value, "nbytes", 0)))
         return
-    nbytes = sum(leaf.nbytes if isinstance(leaf, np.ndarray) else len(leaf) for leaf in leaves)
+    nbytes = _nbytes(leaves)
     stage.nbytes.append(nbytes)
     if cacheable and stage.free_bytes > 0:
         stage.kept.append((bucket, structure, leaves))
         stage.free_bytes -= nbytes
 
 
+def _nbytes(leaves: Sequence[Any]) -> int:
+    return sum(leaf.nbytes if isinstance(leaf, np.ndarray) else len(leaf) for leaf in leaves)
+
+
 def stage_of(
-    name: str, measured: Measured, buckets: Sequence[int], count: int, folder: Path, until: float, tick: Tick
+    name: str,
+    measured: Measured,
+    buckets: Sequence[int],
+    counts: Sequence[int],
+    folder: Path,
+    until: float,
+    tick: Tick,
 ) -> Stage:
-    """The figures of a stage. Its results are stored in `folder` and read with each codec, while there is time."""
-    where = np.array(buckets)
+    """The figures of a stage. Its results are stored in `folder` and read with each codec, while there is time.
+
+    Args:
+        buckets: of the measured samples. counts: samples per bucket, also those that were not measured.
+    """
+    where, count = np.array(buckets), len(counts)
     stored: dict[str, StoredStage] = {}
     if measured.kept and not measured.trouble:
         for codec in CODECS:
             if codec == "raw" or time.perf_counter() < until:
-                stored[codec] = _stored(measured, count, codec, folder / codec)
+                stored[codec] = _stored(measured, where, counts, codec, folder / codec)
             tick(1)
     seconds = np.array(measured.seconds)
     return Stage(
@@ -183,38 +199,64 @@ def stage_of(
     )
 
 
-def _stored(measured: Measured, count: int, codec: Codec, folder: Path) -> StoredStage:
+def _stored(measured: Measured, buckets: Int64, counts: Sequence[int], codec: Codec, folder: Path) -> StoredStage:
     schema = SampleSchema.of(
         [(structure, leaves) for _, structure, leaves in measured.kept], codec
     ) or SampleSchema.of_bytes(codec)
     figures: list[tuple[float, float, float]] = []
     spread = []
-    by_bucket = [[sample for sample in measured.kept if sample[0] == bucket] for bucket in range(count)]
-    for bucket, kept in enumerate(by_bucket):
+    in_memory = np.array(measured.nbytes, float)
+    for bucket, total in enumerate(counts):
+        kept = [sample for sample in measured.kept if sample[0] == bucket]
         values = [(structure, leaves) for _, structure, leaves in kept or measured.kept]
         began = time.process_time()
         block = _encoded(schema, values)
         wrote = (time.process_time() - began) / len(values)
         each = _record_bytes(schema.store_fields, block)
         read, written = _read(schema, block, folder.with_name(f"{folder.name}-{bucket}"))
-        figures.append((float(each.mean()), read, wrote + written))
-        spread.append(float(each.std()) / max(len(each) - 1, 1) ** 0.5 / max(float(each.mean()), 1.0))
+        everywhere = in_memory[buckets == bucket]
+        mean, error = _mean_bytes(each, np.array([_nbytes(leaves) for _, leaves in values], float), everywhere, total)
+        figures.append((mean, read, wrote + written))
+        spread.append(error)
     nbytes, read_all, write = (tuple(column) for column in zip(*figures, strict=True))
-    return StoredStage(nbytes, max(spread), read_all, write)
+    per_batch = float(header_size(schema.store_fields))
+    return StoredStage(nbytes, max(spread), read_all, write, float(schema.head_bytes), per_batch)
+
+
+def _mean_bytes(stored: Floats, in_memory: Floats, everywhere: Floats, total: int) -> tuple[float, float]:
+    """The mean bytes of a stored sample, and its relative standard error, by the ratio to the bytes in memory.
+
+    The ratio varies less than the sizes, which are known of more samples.
+
+    Args:
+        stored, in_memory: bytes of some samples, float64 [n].
+        everywhere: bytes in memory of all measured samples, float64 [m]. total: samples with those not measured.
+    """
+    if not len(everywhere) or not everywhere.all():
+        in_memory = everywhere = np.ones(len(stored))
+    ratio = float(stored.mean() / in_memory.mean())
+    rest = _error(stored - ratio * in_memory, total) / max(float(stored.mean()), 1.0)
+    return ratio * float(everywhere.mean()), math.hypot(rest, _error(everywhere, total) / float(everywhere.mean()))
+
+
+def _error(values: Floats, total: int) -> float:
+    """The standard error of the mean of all `total` values, estimated from some of them."""
+    unmeasured = max(0.0, 1 - len(values) / max(total, 1))
+    return float(values.std()) * math.sqrt(unmeasured / max(len(values) - 1, 1))
 
 
 def _encoded(schema: SampleSchema, values: Sequence[tuple[TreeSpec, list[Any]]]) -> dict[str, EncodedRows]:
     return {name: compressed(schema.store_fields[name], rows, 1) for name, rows in block_of(schema, values).items()}
 
 
-def _record_bytes(fields: Fields, block: dict[str, EncodedRows]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Bytes of each record, float64 [n]. The bytes per batch are negligible in batches of megabytes."""
+def _record_bytes(fields: Fields, block: dict[str, EncodedRows]) -> Floats:
+    """Bytes of each record, float64 [n], without the header of its batch."""
     count = next(iter(block.values())).count
     sizes = np.zeros(count)
     for rows in block.values():
-        sizes += np.full(count, rows.nbytes / count) if rows.offsets is None else np.diff(rows.offsets)
-    once = batch_size(fields, block) - sum(rows.nbytes for rows in block.values())
-    return sizes + min(once / count, 8.5 * len(fields) + 16)
+        sizes += 0 if rows.offsets is None else np.diff(rows.offsets)
+    rest = batch_size(fields, block) - header_size(fields) - float(sizes.sum())
+    return sizes + rest / count
 
 
 def _read(schema: SampleSchema, block: dict[str, EncodedRows], folder: Path) -> tuple[float, float]:

@@ -43,7 +43,9 @@ _LEAST_SAMPLE = 1 << 12  # least bytes per sample when buffers are sized, so tha
 _AT_ONCE = 4 << 20  # bytes of fixed shape that are read before the remaining steps run
 _UNCACHED_AGAIN = 32 << 20
 _ENTRY = 64
-_PAGES = 3 * 4096  # most that rounding up to pages adds: chunk, log and the header of a new chunk
+LAST_WRITE = 3 * 4096
+"""Bytes that rounding up to pages adds to a write, at most: chunk, log and the header of a new chunk."""
+
 _MANIFEST = 8 * 4096  # of an empty store
 
 
@@ -93,6 +95,7 @@ class SampleStore:
         self.notes: list[str] = []
         self.writes = True
         self._refuses = False
+        self._is_full = False
         self.table = table
         self._may_write = may_write
         self._pending: set[tuple[int, int]] = set()  # keys
@@ -100,7 +103,7 @@ class SampleStore:
         self._lease = UsageLease(place.folder)
         schemas = (place.schema, SampleSchema.of_bytes(place.codec))
         self.schemas: tuple[SampleSchema | None, SampleSchema] = schemas
-        self._limit = min(FLUSH, max(_LEAST_FLUSH, place.quota.limit // _PARTS))
+        self._limit = flush_bytes(place.quota.limit)
         self._staged = [
             None if schema is None else Staging(schema, -(-self._limit // max(schema.width, _LEAST_SAMPLE)))
             for schema in schemas
@@ -210,6 +213,7 @@ class SampleStore:
         """Write the buffered samples, as far as the quota allows."""
         if not any(self._staged):
             return
+        staged = np.concatenate([staging.indices for staging in self._staged if staging])
         try:
             if self.writes:
                 self.refresh()
@@ -229,6 +233,9 @@ class SampleStore:
                 f"{self.place.name}: nothing more is kept here, and what is missing is computed every time: {error}"
             )
         finally:
+            if self._is_full:  # those that did not fit may be added again
+                missing = staged[self.table.rows[staged] < 0]
+                self._pending.difference_update(map(self._key, missing.tolist()))
             self._clear()
 
     def _clear(self) -> None:
@@ -266,9 +273,9 @@ class SampleStore:
             if largest_record(block) > SLOT // 2:
                 self._note(f"{self.place.name}: samples larger than 512 MiB are not kept")
                 return
-            size = batch_size(fields, block) + _ENTRY + _PAGES + schema.head_bytes
+            size = batch_size(fields, block) + _ENTRY + LAST_WRITE + schema.head_bytes
             left = self.place.quota.free(size)
-            fitting = count if size <= left else count * max(left - _PAGES, 0) // size
+            fitting = count if size <= left else count * max(left - LAST_WRITE, 0) // size
             if not fitting:
                 self._full()
                 return
@@ -281,8 +288,19 @@ class SampleStore:
                 continue
             block = _part(block, fitting, count)
 
+    def trim(self) -> None:
+        """Free what this process's files are extended by beyond their content."""
+        for store in self._stores:
+            if store is not None:
+                store.trim()
+
+    def try_again(self) -> None:
+        """Write again after the budget was used up, if another process has freed bytes since."""
+        if self._is_full and self.place.quota.free() >= self._width() + LAST_WRITE:
+            self.writes, self._is_full = True, False
+
     def _full(self) -> None:
-        self.writes = False
+        self.writes, self._is_full = False, True
         _log.info("%s: the budget of %s bytes is used up", self.place.name, f"{self.place.quota.limit:,}")
 
     def _open(self, kind: int) -> TierStore | None:
@@ -359,6 +377,11 @@ class SampleStore:
     def _note(self, text: str) -> None:
         _log.warning("%s", text)
         self.notes.append(text)
+
+
+def flush_bytes(limit: int) -> int:
+    """Bytes of samples that a process buffers before it writes to a tier of `limit` bytes."""
+    return min(FLUSH, max(_LEAST_FLUSH, limit // _PARTS))
 
 
 def _part(block: dict[str, EncodedRows], first: int, last: int) -> dict[str, EncodedRows]:

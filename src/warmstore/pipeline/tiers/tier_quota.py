@@ -22,6 +22,8 @@ from warmstore.storage.quota import ByteQuota
 ABOUT = "about.json"
 """The file that describes a version of a tier. A folder without it is not ours, and never removed."""
 
+_SPARE = 32 << 20  # free bytes from which on files are not extended ahead of their writes
+
 
 class QuotaExceeded(OSError):
     """A write would take a tier over its quota."""
@@ -100,7 +102,11 @@ class QuotaFiles(Files):
             super().truncate(descriptor, length)
 
     def extend(self, descriptor: int, offset: int) -> bool:
-        with self._growing(descriptor, offset + HUGE_PAGE):
+        """Extend a file, unless the bytes may be needed for other samples soon."""
+        growth = offset + HUGE_PAGE - self.size(descriptor)
+        with self.quota.reserve(0):
+            if self.quota.free() < growth + min(_SPARE, self.quota.limit // 4):
+                return False
             return super().extend(descriptor, offset)
 
     def make_folder(self, folder: Path) -> None:

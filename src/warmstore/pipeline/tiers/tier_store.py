@@ -70,6 +70,10 @@ class TierStore(KeyedStore):
         self._known = max(total, self._known)
         self._leases.hold(self._needed_chunks())
 
+    def trim(self) -> None:
+        """Free what this process's chunk was extended by, for other writers."""
+        self.store.session.generation.trim()
+
     def positions(self, rows: Int64) -> Int64:
         """The positions of rows that are not evicted."""
         evicted = self.store.snapshot.gaps
@@ -111,4 +115,9 @@ def create_tier_store(path: Path, schema: SampleSchema, quota: ByteQuota) -> Non
 
 
 def _writing(quota: ByteQuota) -> WriteOptions:
-    return WriteOptions.of(max(_LEAST_CHUNK, min(SLOT, quota.limit // _CHUNKS)), writer_threads=1)
+    return WriteOptions.of(chunk_bytes(quota.limit), writer_threads=1)
+
+
+def chunk_bytes(limit: int) -> int:
+    """Bytes of a chunk in a tier of `limit` bytes."""
+    return max(_LEAST_CHUNK, min(SLOT, limit // _CHUNKS))

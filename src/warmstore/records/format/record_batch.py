@@ -11,10 +11,14 @@ from warmstore.storage.array_types import UInt64
 
 def batch_size(fields: Fields, block: dict[str, EncodedRows]) -> int:
     """The most bytes that a record batch takes in a chunk, with its header."""
-    columns = sum(len(columns_of(name, field)) for name, field in fields.items())
     count = next(iter(block.values())).count
     values = sum(rows.nbytes for rows in block.values())
-    return values + (8 * count + count // 8) * len(fields) + 160 * columns + 256
+    return values + (8 * count + count // 8) * len(fields) + header_size(fields)
+
+
+def header_size(fields: Fields) -> int:
+    """The most bytes of the header of a record batch."""
+    return 160 * sum(len(columns_of(name, field)) for name, field in fields.items()) + 256
 
 
 def record_batch(fields: Fields, block: dict[str, EncodedRows], schema: pa.Schema, seed: int) -> pa.RecordBatch:

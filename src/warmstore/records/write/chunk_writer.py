@@ -141,6 +141,10 @@ class ChunkWriter:
             with contextlib.suppress(OSError):
                 self._files.remove(self.path)
 
+    def trim(self) -> None:
+        """Cut off the extension of the file. The next batch extends it again."""
+        self._cut_to(self._end)
+
     def release(self) -> None:
         """Close the descriptor, and release the lock unless a forked child shares it."""
         descriptor, self._descriptor = self._descriptor, None

@@ -297,6 +297,12 @@ class Generation:
                 _log.warning("%s stays without a footer: %s", writer.path, error)
                 writer.abandon()
 
+    def trim(self) -> None:
+        """Cut this process's chunk to its content: its file may be extended ahead of its writes."""
+        if self._writer is not None and self._writer.number not in self.batches.evicted:
+            with contextlib.suppress(OSError):  # it only affects the size
+                self._writer.trim()
+
     def release(self) -> None:
         """Close what is open without writing anything."""
         if self._writer is not None:
