@@ -28,7 +28,8 @@ WarmstoreError
 │   └── Diverged          (ValueError)        two copies of a store that were written to separately
 ├── DataError                                 the data is broken: repair it, or restore it from a copy
 │   ├── Damaged           (OSError)           stored bytes that do not match their checksum
-│   └── BadSource         (ValueError)        the source of a conversion or loader is empty, uneven, broken or has nulls
+│   ├── BadSource         (ValueError)        the source of a conversion or loader is empty, uneven, broken or has nulls
+│   └── SampleSkipped     (RuntimeError)      a step skips a sample where none can be left out
 ├── IdentityError                             results cannot be cached safely: add information, or compute uncached
 │   ├── NoFingerprint     (ValueError)        changes of a part of a function, module, graph or argument are invisible
 │   ├── NotStateless      (RuntimeError)      a module whose output may change between calls
@@ -155,6 +156,10 @@ class Damaged(DataError, OSError):
 
 class BadSource(DataError, ValueError):
     """The source of a conversion or a loader is empty, of unequal lengths, broken, of an unknown kind, or has nulls."""
+
+
+class SampleSkipped(DataError, RuntimeError):
+    """A step with on_error="skip" fails on a sample, where no sample can be left out. `__cause__` is its error."""
 
 
 class IdentityError(WarmstoreError):

@@ -2,7 +2,8 @@
 
 The positions of a batch are a function of the sampler, the epoch and the batch's place in the epoch. So workers can
 build batches ahead in any order, and a loader's state is an epoch and a place. The state counts batches handed out, not
-batches built. An epoch ends when its last batch is handed out: after exactly `len(loader)` batches.
+batches built. An epoch ends when its last batch is handed out: after exactly `len(loader)` batches, less those
+that are left out because all of their samples are bad.
 """
 
 import itertools
@@ -16,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Never
 
-from warmstore.errors import Closed
+from warmstore.errors import Closed, SampleSkipped
 from warmstore.loading.batch_sizes import BatchSize
 from warmstore.loading.collate import Collation
 from warmstore.loading.loader_options import check_first_samples, check_on_error, check_options, default_threads
@@ -82,9 +83,10 @@ class Loader(Closeable):
             batch has batch_size rows). With "full", and with "pad" on several ranks, batches that are dicts have
             "valid": bool [rows], False for repeated rows. `padded` counts these rows for batches of any structure.
         resume_partial: after a break, resume the epoch instead of starting the next one.
-        on_error: what to do with a sample that cannot be read: "raise"; "skip", which leaves the sample out, logs it
-            and counts it in `skipped`; or a function of the error and the position, which returns a replacement, or
-            None to skip the sample.
+        on_error: what to do with a sample that cannot be read: "raise"; "skip", which leaves the sample out, counts it
+            in `skipped`, logs it and warns of the first; or a function of the error and the position, which returns a
+            replacement, or None to skip the sample. A batch without samples is left out too, but raises the error on
+            several ranks, which need equal numbers of steps, and where all batches of an epoch are empty.
         copy: batches own their memory. False returns views of the source where that is cheaper; do not write to them.
 
     A batch has the structure of the source: an array or list for one array, a dict for a store or a dict.
@@ -149,8 +151,9 @@ class Loader(Closeable):
         self._shard = shard_of(self._size, rank, world_size, uneven)
         policy = check_on_error(on_error, self._source)
         self._build = BatchBuilder(
-            self._source, self._collation, self._shard.marks, uneven == "full", transform, random, seed, policy, send
-        )
+            self._source, self._collation, self._shard.marks, uneven == "full", transform, random, seed, policy,
+            self._shard.world_size == 1, send,
+        )  # fmt: skip
         self._cursor = EpochCursor(
             self._steps(),
             None if isinstance(self._source, IterableSource) else len(self._source),
@@ -287,8 +290,11 @@ class Loader(Closeable):
 
     @property
     def dataset(self) -> LoaderDataset:
-        """The samples, map-style. Torch's DataLoader of it, `batch_sampler` and `collate_fn` has the same batches."""
-        return LoaderDataset(self._build)
+        """The samples, map-style. Torch's DataLoader of it, `batch_sampler` and `collate_fn` has the same batches.
+
+        It raises the error of a batch of which every sample is bad, and cannot leave it out.
+        """
+        return LoaderDataset(replace(self._build, skips_batches=False))
 
     @property
     def sampler(self) -> EpochSampler:
@@ -336,7 +342,7 @@ class Loader(Closeable):
         if self._rank is None and find_rank() != (self._shard.rank, self._shard.world_size):
             self._shard = shard_of(self._size, None, None, self._uneven)
             self._cursor.steps = self._steps()
-            self._build = replace(self._build, marks=self._shard.marks)
+            self._build = replace(self._build, marks=self._shard.marks, skips_batches=self._shard.world_size == 1)
             self._producer.close()
 
     def _steps(self) -> EpochSteps:
@@ -365,6 +371,7 @@ class Loader(Closeable):
         if self._is_over():  # the resumed epoch had no batches left
             return
         whole, start = not place, time.perf_counter()
+        is_empty = whole  # whether all batches of the epoch so far were left out
         batches = self._batches(iteration, self._tasks(epoch, place, samples, endless=endless))
         while True:
             for task, built in batches:
@@ -375,9 +382,16 @@ class Loader(Closeable):
                     next(batches, None)  # ends the epoch in threads and worker processes
                     self._source.finish()
                 batch = built.batch
-                if self._receive is not None:
+                if self._receive is not None and not built.is_empty:
                     batch = self._receive(batch)
                 self._report(built)
+                is_empty &= built.is_empty
+                if task.step.is_last:
+                    if is_empty:
+                        raise SampleSkipped(
+                            f"every sample of epoch {task.epoch:,} was skipped; the last one: {built.skipped[-1][1]}"
+                        )
+                    is_empty = True  # of the next epoch
                 if cursor.samples is None:
                     self._last_places.append((cursor.epoch, cursor.place, cursor.finished))
                 for empty_epoch in range(epoch, task.epoch):
@@ -387,9 +401,10 @@ class Loader(Closeable):
                 if ends and self.epoch_over is not None and whole and self._ended_epochs and not endless:
                     self.epoch_over(time.perf_counter() - start)
                 self._ended_epochs += ends
-                del built
-                yield batch
-                del batch  # the next batch reuses its memory
+                if not built.is_empty:
+                    del built
+                    yield batch
+                    del batch  # the next batch reuses its memory
                 if ends:
                     return
                 iteration.check()
@@ -427,9 +442,16 @@ class Loader(Closeable):
 
     def _report(self, built: Built) -> None:
         self.padded = built.padded
+        if built.skipped and not self.skipped:
+            position, error = built.skipped[0]
+            warnings.warn(
+                f"left out the bad sample {position:,}: {error}. `skipped` counts further ones, and each is logged",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         self.skipped += len(built.skipped)
         for position, error in built.skipped:
-            _log.warning("left out the bad sample %d: %s", position, error)
+            _log.info("left out the bad sample %d: %s", position, error)
         self._warn()
 
     def _warn(self) -> None:

@@ -1,12 +1,25 @@
 """Source: samples by position."""
 
 from abc import ABC, abstractmethod
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from warmstore.errors import SampleSkipped
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.records.sample_batch import SampleBatch
+
+
+class PartialBatch(NamedTuple):
+    """A batch without the samples that cannot be read.
+
+    batch: None if there are none. kept: int64, the indices of its rows among the positions asked for; None for all.
+    errors: of the samples that are left out, by the same indices.
+    """
+
+    batch: Any
+    kept: Int64 | None
+    errors: dict[int, Exception]
 
 
 class Source(ABC):
@@ -33,6 +46,17 @@ class Source(ABC):
         """The samples in an epoch, for sources whose samples depend on the epoch."""
         return self.read(positions)
 
+    def read_partly(self, epoch: int, positions: Int64, *, fills: bool) -> PartialBatch:
+        """The samples in an epoch, without those that a step leaves out.
+
+        Args:
+            fills: repeat the last row, for as many rows as positions.
+
+        Raises:
+            SampleSkipped: a step leaves out a sample, and this source cannot tell which.
+        """
+        return PartialBatch(self.read_in(epoch, positions), None, {})
+
     @final
     def sample(self, position: int) -> Any:
         """One sample, in epoch 0; a negative position counts from the end.
@@ -55,3 +79,14 @@ class Source(ABC):
         """Called when the loader closes."""
         for source in self.inner:
             source.release()
+
+
+def filled(kept: Int64, count: int) -> Int64:
+    """The indices of rows, at least one, with the last one repeated up to `count` rows."""
+    return np.append(kept, np.full(count - len(kept), kept[-1]))
+
+
+def cause_of(error: Exception) -> Exception:
+    """The error because of which a sample is skipped."""
+    cause = error.__cause__ if isinstance(error, SampleSkipped) else None
+    return cause if isinstance(cause, Exception) else error

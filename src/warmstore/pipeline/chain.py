@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, final
 
-from warmstore.errors import BadSource, SchemaMismatch
+from warmstore.errors import BadSource, SampleSkipped, SchemaMismatch
 from warmstore.loading.collate import stack
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.trainers.dataset import Dataset
@@ -39,6 +39,15 @@ class Chain:
     def cacheable(self) -> int:
         """Steps before the first random one."""
         return deterministic(self.steps)
+
+    def tolerates_errors(self, first: int) -> bool:
+        """Whether a step from `first` on skips or substitutes samples."""
+        return any(step.on_error != "raise" for step in self.steps[first:])
+
+    @property
+    def skipping(self) -> list[str]:
+        """The names of the steps that skip samples on which they fail."""
+        return [step.name for step in self.steps if step.on_error == "skip"]
 
     @cached_property
     def identities(self) -> Identities:
@@ -100,17 +109,36 @@ class Chain:
             )
 
     def run(
-        self, value: Any, index: int, *, epoch: int = 0, seed: int = 0, first: int = 0, last: int | None = None
+        self,
+        value: Any,
+        index: int,
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        first: int = 0,
+        last: int | None = None,
+        substituted: set[int] | None = None,
     ) -> Any:
         """Run the steps [first, last) on a value.
 
         Args:
             value: sample `index` after the first `first` steps; the raw value for 0.
+            substituted: the numbers of failed steps are added whose `on_error` gave the result.
+
+        Raises:
+            SampleSkipped: a step fails and skips the sample.
+            Exception: any other error of a step or of its `on_error`.
         """
         for number, step in enumerate(self.steps[first:last], first):
             try:
                 value = step(value, epoch, seed, index, number)
             except Exception as error:
                 error.add_note(f"warmstore: in step {step.name!r} of sample {index:,}")
-                raise
+                if step.on_error == "raise" or isinstance(error, MemoryError):
+                    raise
+                if step.on_error == "skip":
+                    raise SampleSkipped(f"step {step.name!r} skips sample {index:,}: {error}") from error
+                value = step.on_error(error, value)
+                if substituted is not None:
+                    substituted.add(number)
         return value

@@ -4,11 +4,13 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, final
 
+from warmstore.errors import SampleSkipped
 from warmstore.identity.named_files import Files
 from warmstore.loading.fill_result import FillResult
 from warmstore.loading.loader import Loader
 from warmstore.loading.samplers.counter_rng import MOST_SEED
 from warmstore.loading.samplers.sampler import Sampler
+from warmstore.loading.source import cause_of
 from warmstore.loading.validation import integer
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.filling import fill
@@ -20,7 +22,7 @@ from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan_opening import source_of
 from warmstore.pipeline.profile.profile import Profile
 from warmstore.pipeline.step_identities import Identities
-from warmstore.pipeline.steps import Caching, ChainSettings, Step, merged, name_of
+from warmstore.pipeline.steps import Caching, ChainSettings, OnError, Step, merged, name_of
 from warmstore.replicate.pull import PullResult
 from warmstore.replicate.push import PushResult
 from warmstore.replicate.remote_copy import Remote
@@ -108,6 +110,7 @@ class Pipeline(Closeable):
         name: str | None = None,
         version: str | None = None,
         ignore: Collection[str] = (),
+        on_error: OnError = "raise",
         args: Mapping[str, Any] | None = None,
         batched: bool = False,
         **arguments: Any,
@@ -115,13 +118,13 @@ class Pipeline(Closeable):
         """Return this pipeline with one more step. `map` is the same method.
 
         Args:
-            function, random, cache, name, version, ignore, batched: see `Step`.
+            function, random, cache, name, version, ignore, on_error, batched: see `Step`.
             args: arguments of the function by name, for names that this method has itself, such as "random".
             arguments: the other arguments of the function.
 
         Raises:
             TypeError: `function` is not callable, or an argument is given twice.
-            ValueError: another step has this name, or `cache` is unknown.
+            ValueError: another step has this name, or `cache` or `on_error` is unknown.
         """
         taken = {step.name for step in self.steps}
         wanted = name if name is not None else name_of(function)
@@ -131,8 +134,9 @@ class Pipeline(Closeable):
         if unique in taken:
             raise ValueError(f"two steps are called {name!r}; give each its own name")
         step = Step(
-            function, merged(args, arguments), random, cache, unique, version, _as_tuple(ignore), batched=batched
-        )
+            function, merged(args, arguments), random, cache, unique, version, _as_tuple(ignore), batched=batched,
+            on_error=on_error,
+        )  # fmt: skip
         return self._of(Chain(self.source, (*self.steps, step), self.chain.settings))
 
     map = step
@@ -148,8 +152,11 @@ class Pipeline(Closeable):
             return self.run(self.source[at], at)
 
     def run(self, value: Any, index: int, **options: Any) -> Any:
-        """Run some steps on a value; see `Chain.run`."""
-        return self.chain.run(value, index, **options)
+        """Run some steps on a value; see `Chain.run`. The error of a step that skips samples is raised."""
+        try:
+            return self.chain.run(value, index, **options)
+        except SampleSkipped as skipped:
+            raise cause_of(skipped) from None
 
     def profile(self, **options: Any) -> Profile:
         """Measure every step on this machine; see `warmstore.pipeline.profile.profiler.profile`."""
@@ -177,7 +184,7 @@ class Pipeline(Closeable):
             seed: of the random steps.
 
         Raises:
-            ValueError: the plan is for other samples or steps, or `seed` is out of range.
+            ValueError: the plan is for other samples or steps, `seed` is out of range, or a step skips samples.
         """
         return PipelineDataset(self._source(plan, integer("seed", seed, 0, MOST_SEED)))
 

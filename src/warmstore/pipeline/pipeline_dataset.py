@@ -25,9 +25,18 @@ class PipelineDataset(Closeable):
 
     Samples that are missing in the tiers of the plan are computed and added by the process that reads them. A worker
     process writes them at the end, or when it reads in another epoch.
+
+    Raises:
+        ValueError: a step skips samples.
     """
 
     def __init__(self, source: PipelineSource) -> None:
+        if source.skipping:
+            source.release()
+            raise ValueError(
+                f"step {source.skipping[0]!r} has on_error='skip', but a map-style data set has a sample at every "
+                "index: substitute a value with on_error=fn, leave samples out with filter, or use pipe.loader"
+            )
         self._source = source
         # The epoch, how many samples were read in it, and whether anybody sets epochs.
         self._shared = _shared_memory(3)

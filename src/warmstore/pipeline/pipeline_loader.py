@@ -57,7 +57,7 @@ def checked_workers(steps: Sequence[Step], workers: int, start_method: str | Non
     if workers and (start_method or multiprocessing.get_start_method()) != "fork":
         for step in steps:
             try:
-                pickled = pickle.dumps((step.function, step.arguments))
+                pickled = pickle.dumps((step.function, step.arguments, step.on_error))
                 if b"__main__" in pickled and not _main_can_be_imported():
                     raise NotPicklable("no other process can import what a notebook or a prompt defines")
             except Exception as error:  # pickling runs code of all kinds

@@ -12,13 +12,14 @@ from typing import Any, final
 
 import numpy as np
 
-from warmstore.errors import BadSource, UnsupportedType
+from warmstore.errors import BadSource, SampleSkipped, UnsupportedType
+from warmstore.loading.collate import stack
 from warmstore.loading.samplers.counter_rng import Int64, UInt64
-from warmstore.loading.source import Source
+from warmstore.loading.source import PartialBatch, Source, cause_of, filled
 from warmstore.loading.values.ownership import owned
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.native_threads import native_threads
-from warmstore.pipeline.stacked_batch import StackedBatch, Uneven
+from warmstore.pipeline.stacked_batch import StackedBatch, Uneven, repeated
 from warmstore.pipeline.step_identities import Description
 from warmstore.pipeline.steps import singles
 from warmstore.pipeline.tiers.sample_store import MISSING, SampleStore, StoreLocation
@@ -89,6 +90,11 @@ class PipelineSource(Source):
         return len(self._chain)
 
     @property
+    def skipping(self) -> list[str]:
+        """The names of the steps that skip samples on which they fail."""
+        return self._chain.skipping
+
+    @property
     def has_random_steps(self) -> bool:
         """Whether samples differ from epoch to epoch."""
         return self._chain.cacheable < len(self._chain.steps)
@@ -100,21 +106,48 @@ class PipelineSource(Source):
         return self.read_in(0, positions)
 
     def read_in(self, epoch: int, positions: Int64) -> Any:
+        """The samples in an epoch.
+
+        Raises:
+            SampleSkipped: a step skips a sample.
+        """
+        return self._read(epoch, positions, None)
+
+    def read_partly(self, epoch: int, positions: Int64, *, fills: bool) -> PartialBatch:
+        errors: dict[int, Exception] = {}
+        batch = self._read(epoch, positions, errors)
+        if not errors:
+            return PartialBatch(batch, None, errors)
+        kept = _others(errors, len(positions))
+        if fills and len(kept):
+            batch = repeated(batch, len(positions))
+            kept = filled(kept, len(positions))
+        return PartialBatch(batch, kept, errors)
+
+    def _read(self, epoch: int, positions: Int64, errors: dict[int, Exception] | None) -> Any:
         self._look_again(epoch)
         with native_threads(self._chain.settings.threads), self._chain.identities.calling():
             if self._alike:
                 try:
-                    return self._batch(epoch, positions)
+                    return self._batch(epoch, positions, errors)
                 except Uneven:
                     self._alike = False
-            return self._batch(epoch, positions)
+            return self._batch(epoch, positions, errors)
 
-    def _batch(self, epoch: int, positions: Int64, *, one_by_one: bool = False) -> Any:
+    def _batch(
+        self, epoch: int, positions: Int64, errors: dict[int, Exception] | None, *, one_by_one: bool = False
+    ) -> Any:
         """Make samples in order: one that writes to outside memory may change those after it.
 
         Args:
+            errors: becomes those of skipped samples, by index into `positions`; None raises them.
             one_by_one: run batched steps on each sample alone, too.
+
+        Returns:
+            The samples that are not skipped, as a batch; None if there are none.
         """
+        if errors is not None:
+            errors.clear()  # of an earlier attempt
         last = len(self._chain.steps) if one_by_one or not self._alike else self._first_batched
         batch = StackedBatch(len(positions), alike=self._alike)
         stores = self._opened(epoch) if self._is_current() else None
@@ -122,48 +155,72 @@ class PipelineSource(Source):
         if stores is not None and not len(missing):
             whole = stores.read_stacked(positions, last)
             if whole is not None:
-                return self._run_batched(epoch, positions, whole) if last < len(self._chain.steps) else whole
+                if last == len(self._chain.steps):
+                    return whole
+                return self._run_batched(epoch, positions, np.arange(len(positions)), whole, errors)
         # Uncached samples need no identity.
         with self._chain.identities.states.making([] if self._kept is None else positions[missing]):
             self._see_samples()
-            self._make(epoch, positions, missing, stores, batch, last)
-        made = batch.stacked()
-        if last < len(self._chain.steps):
+            self._make(epoch, positions, missing, stores, batch, last, errors)
+        kept = _others(errors, len(positions))
+        if errors and len(kept):
+            batch.keep(kept)
+        made = batch.stacked() if len(kept) else None
+        if last < len(self._chain.steps) and len(kept):
             if batch.is_as_one_by_one(made):
-                return self._run_batched(epoch, positions, made)
-            made = self._run_rows(epoch, positions, batch.row)
+                return self._run_batched(epoch, positions, kept, made, errors)
+            made = self._run_rows(epoch, positions, kept, batch.row, errors)
         try:
             return owned(made)  # a step may return an object of the source
         except BadSource:
             return made  # locks and sockets cannot be copied
 
-    def _run_batched(self, epoch: int, positions: Int64, columns: Any) -> Any:
+    def _run_batched(
+        self, epoch: int, positions: Int64, kept: Int64, columns: Any, errors: dict[int, Exception] | None
+    ) -> Any:
         """Run the batched steps on a batch; on the first one of several samples, compare with the samples one by one.
+
+        Args:
+            kept: the indices of the rows of `columns` among the positions. errors: see `_batch`.
 
         Raises:
             SchemaMismatch: a step gives a whole batch other rows than its samples alone.
         """
-        run = partial(self._chain.run_batched, indices=positions, epoch=epoch, seed=self._seed)
-        check = not self._is_checked and len(positions) > 1
+        indices = positions[kept]
+        run = partial(self._chain.run_batched, indices=indices, epoch=epoch, seed=self._seed)
+        check = not self._is_checked and len(indices) > 1
         one_by_one = map_columns(copy, columns) if check else None
         try:
             made = run(columns, first=self._first_batched)
         except Exception as error:
-            self._batch(epoch, positions, one_by_one=True)  # names the sample that raises
+            # This names the sample that raises, unless its step skips or substitutes it.
+            made = self._batch(epoch, positions, errors, one_by_one=True)
+            if not isinstance(error, MemoryError) and self._chain.tolerates_errors(self._first_batched):
+                return made
             error.add_note("warmstore: the samples of this batch raise no error one by one")
             raise
         if check:
-            self._chain.check_batched(one_by_one, made, positions, epoch, self._seed, self._first_batched)
+            self._chain.check_batched(one_by_one, made, indices, epoch, self._seed, self._first_batched)
             self._is_checked = True
         return made
 
-    def _run_rows(self, epoch: int, positions: Int64, row: Callable[[int], Any]) -> Any:
-        """Run the batched steps on the samples of a batch one by one."""
-        made = StackedBatch(len(positions), alike=False)
-        for place, index in enumerate(positions.tolist()):
-            value = self._chain.run(row(place), index, epoch=epoch, seed=self._seed, first=self._first_batched)
-            made.put(place, value)
-        return made.stacked()
+    def _run_rows(
+        self,
+        epoch: int,
+        positions: Int64,
+        kept: Int64,
+        row: Callable[[int], Any],
+        errors: dict[int, Exception] | None,
+    ) -> Any:
+        """Run the batched steps on the samples of a batch one by one; see `_run_batched`."""
+        made = []
+        for at, place in enumerate(kept.tolist()):
+            index = int(positions[place])
+            try:
+                made.append(self._chain.run(row(at), index, epoch=epoch, seed=self._seed, first=self._first_batched))
+            except SampleSkipped as error:
+                _note(errors, place, error)
+        return stack(made) if made else None
 
     def _make(
         self,
@@ -173,6 +230,7 @@ class PipelineSource(Source):
         stores: "SampleStores | None",
         batch: StackedBatch,
         last: int,
+        errors: dict[int, Exception] | None,
     ) -> None:
         """Make the samples of a batch from cached values or raw ones, as they are after `last` steps."""
         raws, raw_index = (
@@ -185,11 +243,15 @@ class PipelineSource(Source):
             found = {} if stores is None else stores.read(positions[part])
             for at, place in enumerate(part.tolist()):
                 index = int(positions[place])
-                value = self._go_on(epoch, index, *found.pop(at), last) if at in found else MISSING
-                if value is MISSING:
-                    raw = [raws[raw_index[place]]] if place in raw_index else self._chain.raw_values([index])
-                    value = self._compute(epoch, index, raw, beside, last)
-                batch.put(place, value)
+                try:
+                    value = self._go_on(epoch, index, *found.pop(at), last) if at in found else MISSING
+                    if value is MISSING:
+                        raw = [raws[raw_index[place]]] if place in raw_index else self._chain.raw_values([index])
+                        value = self._compute(epoch, index, raw, beside, last)
+                except SampleSkipped as error:
+                    _note(errors, place, error)
+                else:
+                    batch.put(place, value)
 
     def _look_again(self, epoch: int) -> None:
         """Check files, arrays and samples once an epoch. Steps run later, so that their own changes do not count."""
@@ -283,7 +345,7 @@ class PipelineSource(Source):
         return np.isin(self._kept.placement, list(stores.by_number))
 
     def fill(self, positions: Int64) -> int:
-        """Compute and store those of some samples that are missing; return how many were."""
+        """Compute and store those of some samples that are missing, and not skipped; return how many were."""
         stores = self._opened(0)
         self._look_again(0)
         missing = positions[stores.rows[positions] < 0]
@@ -294,15 +356,18 @@ class PipelineSource(Source):
             self._see_samples()
             raws = self._chain.raw_values(missing.tolist())
             beside = reachable(raws)
+            skipped = 0
             for at, index in enumerate(missing.tolist()):
                 store = self._store_of(index)
                 if store is not None and store.wants(index):
                     trial = Trial(self._chain, index, [raws[at]], self._large_parts_of(store), beside, traceless=True)
                     try:
                         self._keep(trial, index, store, lambda value: value)
+                    except SampleSkipped:
+                        skipped += 1  # the epoch that reads the sample tries again, and counts it
                     finally:
                         trial.watch.restore()  # training starts as if without `fill`
-        return len(missing)
+        return len(missing) - skipped
 
     def _opened(self, epoch: int) -> "SampleStores":
         stores = self.open_stores()
@@ -346,6 +411,8 @@ class PipelineSource(Source):
     def _keep(self, trial: Trial, index: int, store: SampleStore, go_on: Callable[[Any], Any]) -> Any:
         """Store a sample after the store's step, unless it must not be cached; return `go_on` of it."""
         trial.run(store.place.step)
+        if trial.substituted:
+            return go_on(trial.value)
         if not trial.watch:
             store.add(index, trial.value)
             return go_on(trial.value)
@@ -376,6 +443,18 @@ class PipelineSource(Source):
         if self._stores is None or self._kept is None:
             return None
         return self._stores.by_number.get(int(self._kept.placement[index]))
+
+
+def _note(errors: dict[int, Exception] | None, place: int, error: SampleSkipped) -> None:
+    """Record that a sample of a batch is skipped, or raise the error without `errors`."""
+    if errors is None:
+        raise error
+    errors[place] = cause_of(error)
+
+
+def _others(errors: dict[int, Exception] | None, count: int) -> Int64:
+    """The indices of the samples of a batch that are not skipped, ascending."""
+    return np.setdiff1d(np.arange(count), list(errors or ()))
 
 
 def uncached_source(chain: Chain, seed: int = 0) -> PipelineSource:

@@ -1,12 +1,14 @@
 """A batch that is stacked sample by sample, so that memory never holds both the batch and all samples."""
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
 
 from warmstore.loading.collate import stack
 from warmstore.loading.prefetch.shared_memory import empty
+from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.batched_steps import each_column, is_as_one_by_one, row_of
 from warmstore.tree.columns import map_columns
 
@@ -49,6 +51,25 @@ class StackedBatch:
     def stacked(self) -> Any:
         """The batch. Every position must have been filled."""
         return map_columns(lambda part: stack(part) if isinstance(part, list) else part, self._columns)
+
+    def keep(self, places: Int64) -> None:
+        """Leave out all positions but some, int64 [n], ascending. Only those must have been filled."""
+        rows = places.tolist()
+        self._columns = map_columns(
+            lambda part: [part[at] for at in rows] if isinstance(part, list) else part[places], self._columns
+        )
+
+
+def repeated(batch: Any, count: int) -> Any:
+    """The rows of a batch, at least one, with copies of the last one up to `count` rows."""
+
+    def column(part: Any) -> Any:
+        more = count - len(part)
+        if isinstance(part, list):
+            return part + [copy(part[-1]) for _ in range(more)]
+        return np.concatenate([part, np.repeat(part[-1:], more, axis=0)])
+
+    return map_columns(column, batch)
 
 
 def _is_plain(value: Any) -> bool:

@@ -16,6 +16,7 @@ from warmstore.pipeline.batched_steps import call_on_columns, of_one, row_of
 from warmstore.pipeline.sample_generators import sample_generator
 
 Caching = Literal["auto", "never", "memory", "disk"]
+OnError = Literal["raise", "skip"] | Callable[[Exception, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,13 @@ class Step:
     version: stands for its parts that have no fingerprint. ignore: places left out of its identity.
     batched: whether `function` takes and returns the columns of a batch; a random one gets one generator per row. The
     result for a batch equals those for its samples one by one.
+    on_error: what happens to a sample on which it fails: "raise"; "skip" leaves it out of the batch; a function of the
+    error and the value that the step got gives the step's result. Such a result is not cached, nor are those of later
+    steps for the sample, so `on_error` is no part of the step's identity.
 
     Raises:
         TypeError: `function` is not callable.
-        ValueError: `cache` is unknown.
+        ValueError: `cache` or `on_error` is unknown.
     """
 
     function: Callable[..., Any]
@@ -61,12 +65,18 @@ class Step:
     version: str | None = None
     ignore: tuple[str, ...] = ()
     batched: bool = False
+    on_error: OnError = "raise"
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise TypeError(f"a step is a function of a value; got {self.function!r:.80}")
         if self.cache not in get_args(Caching):
             raise ValueError(f"cache must be one of {get_args(Caching)}; step {self.name!r} has {self.cache!r}")
+        if self.on_error not in ("raise", "skip") and not callable(self.on_error):
+            raise ValueError(
+                f"on_error must be 'raise', 'skip' or a function of the error and the value; step {self.name!r} has "
+                f"{self.on_error!r:.80}"
+            )
 
     def __call__(self, value: Any, epoch: int, seed: int, index: int, number: int) -> Any:
         """The step's result for one sample.

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warmstore.errors import SchemaMismatch
+from warmstore.errors import SampleSkipped, SchemaMismatch
 from warmstore.loading.collate import Collation, stack
-from warmstore.loading.source import Source
+from warmstore.loading.source import PartialBatch, Source, cause_of, filled
 from warmstore.loading.steps.shard import RankStep
 from warmstore.records.sample_batch import SampleBatch
 
@@ -30,11 +30,15 @@ class Task(NamedTuple):
 
 
 class Built(NamedTuple):
-    """A batch, the number of repeated rows at its end, and its skipped samples: position and error."""
+    """A batch, the number of repeated rows at its end, and its skipped samples: position and error.
+
+    is_empty: all samples are skipped, and `batch` is None.
+    """
 
     batch: Any
     padded: int
     skipped: list[tuple[int, str]]
+    is_empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,8 @@ class BatchBuilder:
     """Builds batches.
 
     collation, transform, random, seed, on_error: as in `Loader`. marks: add the mask of repeated rows to batches that
-    are dicts. fills: fill up batches with skipped samples to their size. send: `DeviceTransfer.send`, or None.
+    are dicts. fills: fill up batches with skipped samples to their size. skips_batches: whether a batch of which all
+    samples are skipped is empty, and no error. send: `DeviceTransfer.send`, or None.
     """
 
     source: Source
@@ -53,13 +58,17 @@ class BatchBuilder:
     random: bool
     seed: int
     on_error: str | OnError
+    skips_batches: bool
     send: Callable[[Any], Any] | None
 
     def __call__(self, task: Task) -> Built:
         """The batch of a task, as NumPy arrays unless it is transformed or sent."""
         epoch, step, positions = task
         try:
-            batch, kept, skipped = self._read(epoch, positions)
+            batch, kept, errors = self._read(epoch, positions)
+            skipped = [(int(positions[at]), f"{type(error).__name__}: {error}") for at, error in errors.items()]
+            if kept is not None and not len(kept):
+                return Built(None, 0, skipped, is_empty=True)
             real = step.last - step.first
             if kept is None and not self.marks:  # most batches: no mask is computed
                 return Built(self._finish(batch, None, epoch, step), len(positions) - real, skipped)
@@ -92,39 +101,65 @@ class BatchBuilder:
             batch = self.transform(batch, *rng)
         return batch if self.send is None else self.send(batch)
 
-    def _read(self, epoch: int, positions: Any) -> tuple[Any, np.ndarray[Any, Any] | None, list[tuple[int, str]]]:
-        """The samples at some positions, the indices of the samples that were read (None for all), and the skipped."""
-        try:
-            return self.source.read_in(epoch, positions), None, []
-        except MemoryError:
-            raise
-        except Exception as error:
-            if self.on_error == "raise":
-                raise
-            samples = self._read_one_by_one(epoch, positions)
-            kept = np.array([at for at, (sample, _) in enumerate(samples) if sample is not None], np.int64)
-            if not len(kept):
-                error.add_note("warmstore: every sample of the batch is bad, so none can be skipped")
-                raise
-            if self.fills:
-                kept = np.append(kept, np.full(len(positions) - len(kept), kept[-1]))
-            skipped = [(int(positions[at]), message) for at, (sample, message) in enumerate(samples) if sample is None]
-            if any(sample is not None and message for sample, message in samples):  # some samples were replaced
-                return stack([samples[at][0][0] for at in kept.tolist()]), kept, skipped
-        return self.source.read_in(epoch, positions[kept]), kept, skipped
+    def _read(self, epoch: int, positions: Any) -> PartialBatch:
+        """The samples at some positions that can be read.
 
-    def _read_one_by_one(self, epoch: int, positions: Any) -> list[tuple[Any, str]]:
-        """For every position a list of the sample, or None for a skipped sample; and the error message, or ""."""
-        samples: list[tuple[Any, str]] = []
+        Raises:
+            Exception: the error of a sample, unless it is skipped or replaced.
+        """
+        try:
+            part = self.source.read_partly(epoch, positions, fills=self.fills)
+        except Exception as error:
+            if not self._is_left_out(error):
+                raise
+            part = self._read_good(epoch, positions)
+        if part.kept is not None and not len(part.kept) and not self.skips_batches:
+            first = next(iter(part.errors.values()))
+            first.add_note(
+                "warmstore: every sample of the batch is bad, and a rank without a batch would leave the others "
+                "waiting: substitute samples with a function as on_error, or take larger batches"
+            )
+            raise first
+        return part
+
+    def _is_left_out(self, error: Exception) -> bool:
+        """Whether an error is that of a sample that may be skipped or replaced."""
+        return not isinstance(error, MemoryError) and (self.on_error != "raise" or isinstance(error, SampleSkipped))
+
+    def _read_good(self, epoch: int, positions: Any) -> PartialBatch:
+        """Read samples one by one to find the good ones, then those at once."""
+        samples: dict[int, Any] = {}
+        errors: dict[int, Exception] = {}
+        is_replaced = False
         for at in range(len(positions)):
             try:
-                samples.append((SampleBatch(self.source.read_in(epoch, positions[at : at + 1]), 1), ""))
-            except MemoryError:
-                raise
+                samples[at] = SampleBatch(self.source.read_in(epoch, positions[at : at + 1]), 1)[0]
             except Exception as error:
-                replacement = None if isinstance(self.on_error, str) else self.on_error(error, int(positions[at]))
-                samples.append((None if replacement is None else [replacement], f"{type(error).__name__}: {error}"))
-        return samples
+                if not self._is_left_out(error):
+                    raise
+                replacement = self._replacement(error, int(positions[at]))
+                if replacement is None:
+                    errors[at] = cause_of(error)
+                else:
+                    samples[at], is_replaced = replacement, True
+        kept = np.array(list(samples), np.int64)
+        if not len(kept):
+            return PartialBatch(None, kept, errors)
+        if self.fills:
+            kept = filled(kept, len(positions))
+        if not is_replaced:
+            try:
+                return PartialBatch(self.source.read_in(epoch, positions[kept]), kept, errors)
+            except Exception as error:
+                if not self._is_left_out(error):
+                    raise  # else a sample that was read just now has failed
+        return PartialBatch(stack([samples[at] for at in kept.tolist()]), kept, errors)
+
+    def _replacement(self, error: Exception, position: int) -> Any:
+        """What stands for a sample that cannot be read; None for nothing."""
+        if isinstance(self.on_error, str) or isinstance(error, SampleSkipped):
+            return None
+        return self.on_error(error, position)
 
 
 def marked(batch: dict[str, Any], valid: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:

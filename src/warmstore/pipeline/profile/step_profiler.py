@@ -3,14 +3,15 @@
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from warmstore.errors import UnsupportedType
+from warmstore.errors import SampleSkipped, UnsupportedType
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.batched_steps import row_of
 from warmstore.pipeline.chain import Chain
@@ -51,6 +52,11 @@ class Measured:
     varies: bool = False
     free_bytes: int = _KEPT
 
+    def drop(self, first: int, samples: Collection[int]) -> None:
+        """Leave out the measurements of some samples, by their index from the sample number `first` on."""
+        for at in sorted(samples, reverse=True):
+            del self.seconds[first + at], self.wait[first + at], self.nbytes[first + at]
+
     @property
     def kept_bytes(self) -> int:
         """Bytes of `kept`."""
@@ -75,45 +81,84 @@ def run_steps(chain: Chain, indices: Int64, buckets: Sequence[int], until: float
     Each step runs on a block of samples before the next step does. Otherwise a light step would be timed with the data
     of a heavy step in the CPU caches, which is never the case when the heavy step's results are cached.
 
+    Samples that a step skips are left out.
+
     Args:
         indices, buckets: the samples, and the bucket of each. until: of `time.perf_counter`. tick: called with a number
             of samples.
+
+    Raises:
+        SampleSkipped: a step skips all samples.
     """
     run = ProfileRun([Measured() for _ in range(len(chain.steps) + 1)], [], [])
-    _compare(chain, run, int(indices[0]))  # also the costs of a first call
+    next(filter(partial(_compare, chain, run), indices.tolist()), None)  # also the costs of a first call
     size, first_batched = _LEAST, singles(chain.steps)
+    skipped: dict[int, SampleSkipped] = {}
     for first in range(0, len(indices), size):
         if first and time.perf_counter() > until:
             break
         block = indices[first : first + size].tolist()
         values: list[Any] = [None] * len(block)
         watch = WriteWatch(values, copies=True)
+        skipped = {}
+        known = len(run.buckets)
         for k, stage in enumerate(run.stages):
             queued, began, worked = _seconds_in_queue(), time.perf_counter(), time.process_time()
-            if (columns := _columns_of(values) if k > first_batched else None) is not None:
-                started = time.process_time()
-                columns = chain.run_batched(columns, np.array(block), first=k - 1, last=k)
-                stage.seconds += [(time.process_time() - started) / len(block)] * len(block)
-                values[:] = [row_of(columns, row) for row in range(len(block))]
-            else:
-                for at, index in enumerate(block):
-                    started = time.process_time()
-                    values[at] = chain.source[index] if not k else chain.run(values[at], index, first=k - 1, last=k)
-                    stage.seconds.append(time.process_time() - started)
+            stage.seconds += _run_stage(chain, k, block, values, skipped, is_batched=k > first_batched)
             spent, took = time.process_time() - worked, time.perf_counter() - began
             stage.wait += [max(0.0, took - spent - (_seconds_in_queue() - queued)) / len(block)] * len(block)
             watch.look(k)
             for at, bucket in enumerate(buckets[first : first + size]):
-                _keep(stage, bucket, values[at], chain.cacheable >= k)
+                _keep(stage, bucket, values[at], chain.cacheable >= k and at not in skipped)
         suspects = block if watch.written() else []
         watch.restore()
         for index in suspects:
             _compare(chain, run, index)
-        run.buckets += buckets[first : first + size]
+        good = [at for at in range(len(block)) if at not in skipped]
+        for stage in run.stages:
+            stage.drop(known, skipped)
+        run.buckets += [buckets[first + at] for at in good]
         if sum(run.stages[-1].nbytes[:first]) < LAST:
-            run.last += values[: len(block)]
+            run.last += [values[at] for at in good]
         tick(len(block))
+    if not run.buckets:
+        raise next(iter(skipped.values()))
     return run
+
+
+def _run_stage(
+    chain: Chain, k: int, block: list[int], values: list[Any], skipped: dict[int, SampleSkipped], *, is_batched: bool
+) -> list[float]:
+    """Run step `k` on the values of a block, in place; for 0 read the source.
+
+    Args:
+        skipped: gets the errors of samples that the step skips; those that are there are left alone.
+
+    Returns:
+        CPU seconds per sample.
+    """
+    seconds = [0.0] * len(block)
+    places = [at for at in range(len(block)) if at not in skipped]
+    if is_batched and places and (columns := _columns_of([values[at] for at in places])) is not None:
+        started = time.process_time()
+        try:
+            columns = chain.run_batched(columns, np.array(block)[places], first=k - 1, last=k)
+        except Exception as error:
+            if isinstance(error, MemoryError) or chain.steps[k - 1].on_error == "raise":
+                raise
+        else:
+            spent = time.process_time() - started
+            for row, at in enumerate(places):
+                values[at], seconds[at] = row_of(columns, row), spent / len(places)
+            return seconds
+    for at in places:
+        started = time.process_time()
+        try:
+            values[at] = chain.source[block[at]] if not k else chain.run(values[at], block[at], first=k - 1, last=k)
+        except SampleSkipped as error:
+            skipped[at], values[at] = error, None
+        seconds[at] = time.process_time() - started
+    return seconds
 
 
 def _columns_of(values: list[Any]) -> Any:
@@ -128,15 +173,23 @@ def _columns_of(values: list[Any]) -> Any:
     return stacked if batch.is_as_one_by_one(stacked) else None
 
 
-def _compare(chain: Chain, run: ProfileRun, index: int) -> None:
-    """Note which stages differ when a sample is computed twice, unless some are known already."""
+def _compare(chain: Chain, run: ProfileRun, index: int) -> bool:
+    """Note which stages differ when a sample is computed twice, unless some are known already.
+
+    Returns:
+        Whether this is known now: not if a step fails on the sample.
+    """
     if any(stage.varies or stage.trouble for stage in run.stages):
-        return
-    changed, reasons = changes(chain, index)
+        return True
+    found = changes(chain, index)
+    if found is None:
+        return False
+    changed, reasons = found
     for stage, differs, reason in zip(run.stages, changed, reasons, strict=True):
         stage.trouble = stage.trouble or (reason if differs else "")
     if any(changed) and not any(reasons):
         run.stages[changed.index(True)].varies = True
+    return True
 
 
 def _seconds_in_queue() -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from warmstore.errors import UnsupportedType
+from warmstore.errors import SampleSkipped, UnsupportedType
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten, to_bytes, unmarked
 from warmstore.pipeline.trials.outside_memory import ReachableObjects, is_simple
@@ -63,6 +63,7 @@ class Trial:
         self._index = index
         self._large = large
         self._done = 0
+        self.substituted: set[int] = set()  # numbers of failed steps whose `on_error` gave the result
         self._bits: Any = None
         if beside is None or not beside.are_private:
             self.watch.look(0)
@@ -76,7 +77,9 @@ class Trial:
         """Run the steps up to `last`."""
         values = self.watch.values
         for number in range(self._done, last):
-            values[0] = self._chain.run(values[0], self._index, first=number, last=number + 1)
+            values[0] = self._chain.run(
+                values[0], self._index, first=number, last=number + 1, substituted=self.substituted
+            )
             self._done = number + 1
             self.watch.look(self._done)
 
@@ -160,6 +163,8 @@ def examples(chain: Chain, indices: list[int], step: int) -> Iterator[Taken]:
         try:
             try:
                 trial.run(step)
+                if trial.substituted:
+                    continue
                 taken = trial.take(copy=True)
             except UnsupportedType:
                 raise
@@ -171,20 +176,25 @@ def examples(chain: Chain, indices: list[int], step: int) -> Iterator[Taken]:
             trial.watch.restore()
 
 
-def changes(chain: Chain, index: int) -> tuple[list[bool], list[str]]:
+def changes(chain: Chain, index: int) -> tuple[list[bool], list[str]] | None:
     """Compute a sample twice, and undo writes to outside memory.
 
     Returns:
         For each stage, whether the second result differs; and a message if steps write to outside memory that the
-        sample refers to by then, else "".
+        sample refers to by then, else "". None if a step fails on the sample and skips or substitutes it.
     """
     trial = Trial(chain, index, chain.raw_values([index]), LargeParts(), traceless=True)
     try:
         first = list(trial.stages())
-        second = list(trial.another().stages())
+        other = trial.another()
+        second = list(other.stages())
         written = trial.watch.written()
+    except SampleSkipped:
+        return None
     finally:
         trial.watch.restore()
+    if trial.substituted or other.substituted:
+        return None
     seen = [[stage for stage in written if stage <= k] for k in range(len(first))]
     return [before != after for before, after in zip(first, second, strict=True)], [
         _write_message(chain, stages[-1]) if stages else "" for stages in seen

@@ -8,7 +8,7 @@ import numpy as np
 
 from warmstore.errors import PositionError
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.loading.source import Source
+from warmstore.loading.source import PartialBatch, Source
 from warmstore.loading.values.content_hash import hash_of_values
 from warmstore.records.format.array_interop import is_tensor, to_numpy
 
@@ -56,6 +56,9 @@ class SubsetSource(Source):
 
     def read_in(self, epoch: int, positions: Int64) -> Any:
         return self._source.read_in(epoch, self._positions[positions])
+
+    def read_partly(self, epoch: int, positions: Int64, *, fills: bool) -> PartialBatch:
+        return self._source.read_partly(epoch, self._positions[positions], fills=fills)
 
     def release(self) -> None:
         self.finish()  # other subsets may still read the source
