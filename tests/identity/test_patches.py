@@ -1,15 +1,18 @@
 """What a program puts into installed modules is found, again and again."""
 
 import colorsys
+import importlib
 import json
 import pickle
 import sys
+import types
 
 import numpy as np
 import pytest
 import torch
 
-from warmstore.identity.patches import Patches, _namespaces
+from warmstore.identity import patches
+from warmstore.identity.patches import Patches
 
 
 def mine(*_: object) -> int:
@@ -42,12 +45,43 @@ def test_names_that_were_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "colorsys.mine" not in found()
 
 
-def test_other_values_cost_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the modules that are searched from now on."""
     found()
-    monkeypatch.setattr(_namespaces, "_scan", lambda: pytest.fail("all was gone through"))
+    names: list[str] = []
+    search = patches._search
+    monkeypatch.setattr(patches, "_search", lambda name, *others: (names.append(name), search(name, *others))[1])
+    return names
+
+
+def test_other_values_cost_no_search(searched: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(colorsys, "ONE_THIRD", 3.0)
     monkeypatch.setattr(np, "__version__", "0")
     found()
+    assert searched == []
+
+
+def test_one_module_is_searched_for_one_change(searched: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.Linear, "forward", mine)
+    assert "torch.nn.modules.linear.Linear.forward" in found()
+    assert searched == ["torch.nn.modules.linear"]
+    monkeypatch.delitem(sys.modules, "stringprep", raising=False)
+    found()
+    searched.clear()
+    importlib.import_module("stringprep")
+    found()
+    assert searched == ["stringprep"]
+
+
+def test_the_module_of_a_function_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function from text counts as the program's while its namespace is that of a loaded module."""
+    module = types.ModuleType("cells")
+    exec(compile("def made(*_): return 5", "<cell>", "exec"), vars(module))
+    monkeypatch.setattr(json, "dumps", module.made)
+    assert "json.dumps" not in found()
+    monkeypatch.setitem(sys.modules, "cells", module)
+    assert "json.dumps" in found()
 
 
 def test_modules_that_come(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import gc
 import sys
 import threading
 import warnings
-from collections.abc import ValuesView
+from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
 from types import FunctionType, ModuleType
@@ -19,7 +19,9 @@ from warmstore._native import floor
 from warmstore.identity.origin import WARMSTORE, Origin, origin_of
 from warmstore.identity.watch import pointers
 
-_Found = dict[str, list[tuple[str, FunctionType]]]
+_Functions = list[tuple[str, FunctionType]]
+_Found = dict[str, _Functions]
+_Module = tuple[str, ModuleType, Origin]
 _COUNT = (FunctionType, staticmethod, classmethod, type, ModuleType)
 
 
@@ -41,68 +43,88 @@ class Patches(_Found):
 
 
 class _Namespaces:
-    """The values in installed modules and in their classes.
+    """The installed modules and their classes, searched module by module.
 
-    With PyTorch there are 300,000. A search compares their addresses with those of the last search, in C, and reads
-    the namespaces again only if a function, class or module has changed.
+    With PyTorch they hold 100,000 values. A check compares their addresses with those of the last search, in C, and
+    searches a module again only if one of its functions, classes or modules has changed.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._views: list[ValuesView[Any]] = []
-        self._dicts: list[dict[str, Any]] = []
-        self._sizes: list[int] = []
-        self._held = np.empty(0, object)
+        self._loaded: tuple[int, ...] = ()
+        self._modules: dict[str, _Searched] = {}
         self._found: _Found = {}
+        self._dicts: list[dict[str, Any]] = []  # of all modules
+        self._addresses = np.empty(0, np.uint64)
 
     def patches(self) -> _Found:
         with self._lock:
-            try:
-                moved = self._has_moved()
-            except (RuntimeError, ValueError):  # another thread changes a namespace
-                moved = True
-            if moved:
-                self._scan()
+            loaded = tuple(map(id, list(sys.modules.values())))
+            modules, installed = _installed(loaded)
+            if loaded != self._loaded or not floor.same_values(self._dicts, self._addresses):
+                moved = [name for name, each in self._modules.items() if each.has_moved()]
+                if loaded != self._loaded or moved:
+                    self._search_again(modules, installed, moved)
+                    self._loaded = loaded
+                self._dicts = [each for searched in self._modules.values() for each in searched.dicts]
+                self._addresses = np.concatenate([each.addresses for each in self._modules.values()])
             return self._found
+
+    def _search_again(self, modules: list[_Module], installed: set[int], moved: list[str]) -> None:
+        known, now = self._modules, {name: module for name, module, _ in modules}
+        if any(now.get(name) is not each.module for name, each in known.items()):
+            known = {}  # functions of a module that is gone may count as the program's
+        self._modules = {
+            name: _Searched(name, module, origin, installed) if name in moved or name not in known else known[name]
+            for name, module, origin in modules
+        }
+        self._found = {}
+        for each in self._modules.values():
+            for place, function in each.candidates:
+                if id(function.__globals__) not in installed and _is_programs(function):
+                    self._found.setdefault(each.origin.name, []).append((place, function))
 
     def forget(self) -> None:
         """Drop all references, so that Python frees modules in its own order when it ends."""
-        self._views, self._dicts, self._held, self._found = [], [], np.empty(0, object), {}
+        self._modules, self._found, self._dicts = {}, {}, []
 
-    def _has_moved(self) -> bool:
-        if self._views and floor.same_values(self._dicts, pointers(self._held).view(np.uint64)):
+
+class _Searched:
+    """A module and its classes, as they were when they were searched.
+
+    candidates: functions that may be the program's, with their places. dicts: what was searched. addresses: uint64 [n],
+    of the values in them.
+    """
+
+    def __init__(self, name: str, module: ModuleType, origin: Origin, installed: set[int]) -> None:
+        self.name = name
+        self.module = module
+        self.origin = origin
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # modules warn of deprecated attributes
+            self.candidates, self.dicts = _search(name, module, installed)
+        self._held: Any = np.empty(0, object)
+        with suppress(RuntimeError, ValueError):  # another thread changes a namespace: the next check reads it again
+            self._held = self._hold()
+        self.addresses = pointers(self._held).view(np.uint64)
+
+    def has_moved(self) -> bool:
+        """Whether a function, class or module has changed since the search."""
+        if floor.same_values(self.dicts, self.addresses):
             return False
-        if not self._views or [*map(len, self._views)] != self._sizes:
+        try:
+            now, before = self._hold(), self._held
+        except (RuntimeError, ValueError):
             return True
-        now, before = self._hold(), self._held
+        if len(now) != len(before):
+            return True
+        self._held, self.addresses = now, pointers(now).view(np.uint64)
         changed = np.flatnonzero(pointers(now) != pointers(before))
-        self._held = now
         return any(issubclass(type(value), _COUNT) for at in changed for value in (before[at], now[at]))
 
     def _hold(self) -> Any:
-        return np.fromiter(chain.from_iterable(self._views), object, sum(self._sizes))
-
-    def _scan(self) -> None:
-        self._views, self._found = [], {}
-        modules, namespaces = _installed(tuple(map(id, list(sys.modules.values()))))
-        views: list[ValuesView[Any]] = [sys.modules.values()]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # modules warn of deprecated attributes
-            for name, module, origin in modules:
-                _search(name, module, origin, namespaces, self._found, views)
-        self._sizes = [*map(len, views)]
-        try:
-            self._views = views
-            self._dicts = [_dict_of(view) for view in views]
-            self._held = self._hold()
-        except (RuntimeError, ValueError):
-            self._views = []  # the next search reads all again
-
-
-def _dict_of(view: Any) -> dict[str, Any]:
-    """The dict of a view of its values, which names it by a read-only proxy."""
-    found: dict[str, Any] = gc.get_referents(view.mapping)[0]
-    return found
+        values = chain.from_iterable(map(dict.values, self.dicts))
+        return np.fromiter(values, object, sum(map(len, self.dicts)))
 
 
 _namespaces = _Namespaces()
@@ -110,7 +132,7 @@ atexit.register(_namespaces.forget)
 
 
 @lru_cache(maxsize=1)
-def _installed(_: tuple[int, ...]) -> tuple[list[tuple[str, ModuleType, Origin]], set[int]]:
+def _installed(_: tuple[int, ...]) -> tuple[list[_Module], set[int]]:
     """The installed modules that are loaded, without warmstore's own, and the ids of the namespaces of all of them.
 
     Args:
@@ -125,28 +147,28 @@ def _installed(_: tuple[int, ...]) -> tuple[list[tuple[str, ModuleType, Origin]]
     return others, {id(vars(module)) for _, module, _ in modules}
 
 
-def _search(
-    name: str, module: ModuleType, origin: Origin, installed: set[int], found: _Found, views: list[ValuesView[Any]]
-) -> None:
-    """Search for functions of the program in a module and its classes.
+def _search(name: str, module: ModuleType, installed: set[int]) -> tuple[_Functions, list[dict[str, Any]]]:
+    """Search a module and its classes for functions from other namespaces than those of installed modules.
 
     Args:
         installed: The ids of the namespaces of installed modules.
-        found: Gets the functions.
-        views: Gets the namespaces that were read.
+
+    Returns:
+        The functions with their places, and the dicts that were read.
     """
     own = vars(module)
-    views.append(own.values())
+    found: _Functions = []
+    dicts = [own]
     for attribute, value in list(own.items()):
         kind = type(value)
         if kind is FunctionType:
             namespace = value.__globals__
-            if namespace is not own and id(namespace) not in installed and _is_programs(value):
-                found.setdefault(origin.name, []).append((f"{name}.{attribute}", value))
+            if namespace is not own and id(namespace) not in installed:
+                found.append((f"{name}.{attribute}", value))
         elif kind is type or isinstance(value, type):
             members = vars(value)
             if members.get("__module__") == name:
-                views.append(members.values())
+                dicts += gc.get_referents(members)  # the dict behind the proxy
                 for label, member in list(members.items()):
                     kind = type(member)
                     if kind is staticmethod or kind is classmethod:
@@ -154,8 +176,9 @@ def _search(
                     elif kind is not FunctionType:
                         continue
                     namespace = getattr(member, "__globals__", own)
-                    if namespace is not own and id(namespace) not in installed and _is_programs(member):
-                        found.setdefault(origin.name, []).append((f"{name}.{attribute}.{label}", member))
+                    if namespace is not own and id(namespace) not in installed:
+                        found.append((f"{name}.{attribute}.{label}", member))
+    return found, dicts
 
 
 def _is_programs(function: FunctionType) -> bool:
