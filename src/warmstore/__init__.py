@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from warmstore.loading.trainers.batch_sampler import BatchSampler
     from warmstore.loading.trainers.dataset import Dataset, collate
     from warmstore.pipeline.dali import Dali
+    from warmstore.pipeline.encoders.registry import register_encoder
     from warmstore.pipeline.pipeline import Pipeline
     from warmstore.pipeline.plan.plan import Plan
     from warmstore.pipeline.plan.plan_figures import Placement
@@ -182,6 +183,7 @@ __all__ = [
     "convert",
     "export",
     "folds",
+    "register_encoder",
     "split",
     "train_dictionary",
 ]
@@ -226,6 +228,7 @@ _LAZY = {
     "convert": "warmstore.converting.conversion",
     "export": "warmstore.converting.export",
     "folds": "warmstore.loading.splits",
+    "register_encoder": "warmstore.pipeline.encoders.registry",
     "split": "warmstore.loading.splits",
 }
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from warmstore.errors import UnsupportedType
+from warmstore.pipeline.tiers.flattening import flatten, to_bytes
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_staging import block_of
-from warmstore.pipeline.tiers.sample_values import Marked, flatten, from_bytes, to_bytes
+from warmstore.pipeline.tiers.unflattening import Marked, from_bytes
 from warmstore.records.format.array_interop import to_numpy
 from warmstore.tree import shared_buffers
 

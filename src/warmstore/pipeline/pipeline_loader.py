@@ -12,6 +12,7 @@ from warmstore.loading.loader import Loader
 from warmstore.loading.samplers.sampler import Sampler
 from warmstore.loading.samplers.shuffle import Shuffle
 from warmstore.loading.validation import integer
+from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.pipeline_source import PipelineSource
 from warmstore.pipeline.steps import Step
 
@@ -51,21 +52,27 @@ def checked_workers(steps: Sequence[Step], workers: int, start_method: str | Non
 
     Raises:
         ValueError: it is out of range.
-        NotPicklable: a step cannot be sent to workers that are not forked.
+        NotPicklable: a step or an encoder cannot be sent to workers that are not forked.
     """
     workers = integer("workers", workers, 0, 2**16)
     if workers and (start_method or multiprocessing.get_start_method()) != "fork":
         for step in steps:
-            try:
-                pickled = pickle.dumps((step.function, step.arguments, step.on_error))
-                if b"__main__" in pickled and not _main_can_be_imported():
-                    raise NotPicklable("no other process can import what a notebook or a prompt defines")
-            except Exception as error:  # pickling runs code of all kinds
-                raise NotPicklable(
-                    f"step {step.name!r} cannot be sent to worker processes: {error}. Define its function at the "
-                    "top of a module, fork the workers (start_method='fork'), or use workers=0"
-                ) from error
+            _check_sent(f"step {step.name!r}", (step.function, step.arguments, step.on_error))
+        for encoder in REGISTRY.registered():
+            _check_sent(f"the encoder of {encoder.name}", encoder)
     return workers
+
+
+def _check_sent(what: str, content: Any) -> None:
+    try:
+        pickled = pickle.dumps(content)
+        if b"__main__" in pickled and not _main_can_be_imported():
+            raise NotPicklable("no other process can import what a notebook or a prompt defines")
+    except Exception as error:  # pickling runs code of all kinds
+        raise NotPicklable(
+            f"{what} cannot be sent to worker processes: {error}. Define its function at the top of a module, fork the "
+            "workers (start_method='fork'), or use workers=0"
+        ) from error
 
 
 def _main_can_be_imported() -> bool:

@@ -18,14 +18,15 @@ from warmstore.loading.samplers.counter_rng import Int64, UInt64
 from warmstore.loading.source import PartialBatch, Source, cause_of, filled
 from warmstore.loading.values.ownership import owned
 from warmstore.pipeline.chain import Chain
+from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.stacked_batch import StackedBatch, Uneven, repeated
 from warmstore.pipeline.step_identities import Description
 from warmstore.pipeline.steps import singles
 from warmstore.pipeline.tiers.sample_store import MISSING, SampleStore, StoreLocation
 from warmstore.pipeline.tiers.sample_table import Placements, SampleTable
-from warmstore.pipeline.tiers.sample_values import Marked
 from warmstore.pipeline.tiers.tier_folders import MemoryTier
+from warmstore.pipeline.tiers.unflattening import Marked
 from warmstore.pipeline.trials.outside_memory import ReachableObjects
 from warmstore.pipeline.trials.trial import LargeParts, Trial, WrittenOutside, reachable
 from warmstore.pipeline.trials.write_watch import WriteWatch
@@ -100,7 +101,12 @@ class PipelineSource(Source):
         return self._chain.cacheable < len(self._chain.steps)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_stores": None, "held": (), "_notes": []}
+        state = {**vars(self), "_stores": None, "held": (), "_notes": []}
+        return {"encoders": REGISTRY.registered(), "state": state}
+
+    def __setstate__(self, content: dict[str, Any]) -> None:
+        REGISTRY.take_in(content["encoders"])
+        vars(self).update(content["state"])
 
     def read(self, positions: Int64) -> Any:
         return self.read_in(0, positions)

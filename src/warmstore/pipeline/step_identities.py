@@ -21,6 +21,7 @@ from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.samples.sample_identities import SampleIdentities
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
+from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.sample_states import SampleStates
 from warmstore.pipeline.steps import ChainSettings, Step, deterministic
 
@@ -105,7 +106,7 @@ class Identities:
         """
         if patches:
             self._patches.look()
-        for recorded in self._steps:
+        for recorded in [*self._steps, *_encoders()]:
             recorded.refresh(again=True)
 
     def changed(self, known: Sequence[Description]) -> str:
@@ -116,6 +117,8 @@ class Identities:
         self.states.look_at_source()
         if self.samples.identity.unknown:
             return reasons(self.samples.identity.unknown)
+        for encoder in _encoders():
+            encoder.refresh()  # what another encoder has encoded is not decoded
         for recorded, old in zip(self._steps, known, strict=False):
             now = recorded.refresh()
             if now.digest != old["digest"]:
@@ -142,12 +145,17 @@ class Identities:
 
     def _recorded_all(self) -> list[RecordedIdentity]:
         source = self.states.recorded
-        return self._steps if source is None else [source, *self._steps]
+        return [*self._steps, *_encoders()] if source is None else [source, *self._steps, *_encoders()]
 
     @property
     def window(self) -> float:
         """Seconds until an untraced write to an array is found, at most, while samples are made."""
         return max((step.window for step in self._steps), default=0.0)
+
+
+def _encoders() -> list[RecordedIdentity]:
+    """The identities of all encoders that the program has registered."""
+    return [encoder.recorded for encoder in REGISTRY.registered()]
 
 
 def _with_samples(folders: Sequence[str], source: Any) -> tuple[str, ...]:

@@ -16,16 +16,17 @@ from warmstore.errors import UnsupportedType
 _PAIRS = 16  # the most arrays with overlapping bounds that are compared in pairs; more of them count as overlapping
 _WORK: Any = 1000  # candidates that NumPy tries to find a common element
 _ALIGNMENT = 16
+_SLOT = np.dtype(object).itemsize
 _SPREAD = 4  # the most bytes of a buffer for each byte of the arrays in it
 _SMALL = 1 << 16  # bytes of a buffer that may have any spread
 
 
 @dataclass(frozen=True)
 class Member:
-    """An array, tensor, bytearray or memoryview in a value.
+    """An array, tensor, bytearray or memoryview in a value, or memory of another object in it.
 
-    node: its node in the structure, which `share` changes. at: the index of its leaf. array: its memory. path: its path
-    in the value, for messages.
+    node: its node in the structure, which `share` changes. at: the index of its leaf, or of the next one if it has
+    none. array: its memory. path: its path in the value, for messages.
     """
 
     node: list[Any]
@@ -36,7 +37,12 @@ class Member:
     @property
     def is_array(self) -> bool:
         """Whether it is an array or tensor, which can be a view of a buffer."""
-        return self.node[0] in ("array", "tensor")
+        return self.node[0] in ("array", "tensor", "objects")
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether it is an array of Python objects, whose elements are nodes of their own."""
+        return bool(self.node[0] == "objects")
 
 
 def share(members: Sequence[Member], leaves: list[Any]) -> list[Any]:
@@ -49,18 +55,41 @@ def share(members: Sequence[Member], leaves: list[Any]) -> list[Any]:
     if not groups:
         return leaves
     shared: list[list[Any]] = [[leaf] for leaf in leaves]
-    for number, group in enumerate(groups):
+    for number, group in enumerate(group for group in groups if group[0].has_objects):
+        _place_objects(group, number)
+    for number, group in enumerate(group for group in groups if not group[0].has_objects):
         for member, leaf in zip(group, _views(group, number), strict=True):
             shared[member.at] = leaf
     return list(itertools.chain.from_iterable(shared))
 
 
-def _views(group: list[Member], number: int) -> list[list[Any]]:
-    """Make the members of a group views of a buffer. The buffer is the leaf of the first member; others have none."""
+def _place_objects(group: list[Member], number: int) -> None:
+    """Make the arrays of a group views of one array of objects, which has no leaf."""
+    low, slots = _extent(group)
+    if low % _SLOT or any(stride % _SLOT for member in group for stride in member.array.strides):
+        raise UnsupportedType(f"{_named(group)} are fields of an array of structures; return copies")
+    for member in group:
+        array, order = member.array, member.node[2]
+        strides = array.strides if order is None else array.transpose(order).strides
+        member.node[3] = [number, slots // _SLOT, list(strides), (_address(array) - low) // _SLOT]
+
+
+def _extent(group: list[Member]) -> tuple[int, int]:
+    """The address of the memory that the arrays of a group span, and its bytes; both aligned.
+
+    Raises:
+        UnsupportedType: it is much larger than the arrays.
+    """
     low = min(bounds(member.array)[0] for member in group) // _ALIGNMENT * _ALIGNMENT
     size = -(-(max(bounds(member.array)[1] for member in group) - low) // _ALIGNMENT) * _ALIGNMENT
     if size > _SMALL and size > _SPREAD * sum(member.array.nbytes for member in group):
         raise UnsupportedType(f"{_named(group)} overlap in memory, spread over {size:,} bytes; return copies")
+    return low, size
+
+
+def _views(group: list[Member], number: int) -> list[list[Any]]:
+    """Make the members of a group views of a buffer. The buffer is the leaf of the first member; others have none."""
+    low, size = _extent(group)
     buffer = np.zeros(size, np.uint8)
     for member in group:
         array, (kind, dtype, _, _, frozen) = member.array, member.node

@@ -20,6 +20,7 @@ from warmstore.errors import BadSource
 from warmstore.loading.samplers.counter_rng import Int64, derive_keys
 from warmstore.loading.samplers.permutation import permuted
 from warmstore.pipeline.chain import Chain
+from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.profile.disk_speed import measure_disk
 from warmstore.pipeline.profile.profile import Disk, Profile, Scaling, Stage, mean_of
@@ -210,10 +211,12 @@ def _key(chain: Chain, batch_size: int) -> str:
         "python": platform.python_version(),
     }
     source = {"length": len(chain), "name": chain.identities.samples.name}
+    encoders = {encoder.name: encoder.recorded.identity for encoder in REGISTRY.registered()}
     found = [chain.identities.identify(step) for step in chain.steps]
-    if chain.identities.samples.identity.unknown or any(identity.unknown for identity in found):
+    if chain.identities.samples.identity.unknown or any(each.unknown for each in [*found, *encoders.values()]):
         return ""
+    digests = {name: identity.digest for name, identity in encoders.items()}
     steps = [
         describe(step, identity, chain.settings.threads) for step, identity in zip(chain.steps, found, strict=True)
     ]
-    return key_of([*steps, {"machine": machine, "source": source, "batch": batch_size}])
+    return key_of([*steps, {"machine": machine, "source": source, "batch": batch_size, "encoders": digests}])

@@ -18,9 +18,10 @@ from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.profile.profile import CODECS, Codec, Stage, StoredStage
 from warmstore.pipeline.stacked_batch import StackedBatch, Uneven
 from warmstore.pipeline.steps import singles
+from warmstore.pipeline.tiers.flattening import flatten
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
+from warmstore.pipeline.tiers.sample_spec import TreeSpec
 from warmstore.pipeline.tiers.sample_staging import block_of
-from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten
 from warmstore.pipeline.trials.trial import changes
 from warmstore.pipeline.trials.write_watch import WriteWatch
 from warmstore.records.format.encoded_rows import EncodedRows

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.pipeline.tiers.sample_values import TreeSpec, dtype_of, from_bytes, leaves_of, ordered, unflatten
+from warmstore.pipeline.tiers.sample_spec import TreeSpec, dtype_of, leaves_of, ordered
+from warmstore.pipeline.tiers.unflattening import from_bytes, unflatten
 from warmstore.records.format.fields import (
     Array,
     Bytes,

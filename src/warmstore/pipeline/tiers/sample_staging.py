@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from warmstore.loading.samplers.counter_rng import Int64, UInt64
+from warmstore.pipeline.tiers.flattening import to_bytes
 from warmstore.pipeline.tiers.sample_schema import SAMPLE, SAMPLE_FIELD, SampleSchema
-from warmstore.pipeline.tiers.sample_values import TreeSpec, to_bytes
+from warmstore.pipeline.tiers.sample_spec import TreeSpec
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import Array
 from warmstore.records.format.value_encoding import encode

@@ -16,12 +16,14 @@ import numpy as np
 
 from warmstore.errors import Damaged, UnsupportedType, WarmstoreError
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.pipeline.tiers.flattening import flatten
 from warmstore.pipeline.tiers.sample_schema import SAMPLE, SampleSchema
+from warmstore.pipeline.tiers.sample_spec import TreeSpec, marked_alike
 from warmstore.pipeline.tiers.sample_staging import Staging
 from warmstore.pipeline.tiers.sample_table import SampleTable
-from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten, marked_alike
 from warmstore.pipeline.tiers.tier_quota import is_quota_exceeded
 from warmstore.pipeline.tiers.tier_store import KINDS, TierStore, create_tier_store
+from warmstore.pipeline.tiers.unflattening import Undecodable
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.record_batch import batch_size
 from warmstore.records.format.value_encoding import compressed
@@ -129,7 +131,7 @@ class SampleStore:
                 store.refresh()
 
     def read(self, rows: Int64) -> list[Any]:
-        """The values at some `rows`, each in its own memory; `MISSING` for damaged ones.
+        """The values at some `rows`, each in its own memory; `MISSING` for those that are damaged or not decodable.
 
         A `Marked` is a value with parts that were in outside memory.
         """
@@ -140,7 +142,7 @@ class SampleStore:
                 continue
             try:
                 found = schema.decode(store.store.gather(store.positions(rows[at] >> 1), schema.names))
-            except Damaged as error:
+            except (Damaged, Undecodable) as error:
                 found = self._read_singly(store, schema, rows[at] >> 1, error)
             for place, value in zip(at.tolist(), found, strict=True):
                 values[place] = value
@@ -326,18 +328,19 @@ class SampleStore:
     def _path(self, kind: int) -> Path:
         return self.place.folder / KINDS[kind]
 
-    def _read_singly(self, store: TierStore, schema: SampleSchema, rows: Int64, error: Damaged) -> list[Any]:
-        """Read values one by one; `MISSING` for damaged ones, and for those that another process has evicted."""
+    def _read_singly(self, store: TierStore, schema: SampleSchema, rows: Int64, error: WarmstoreError) -> list[Any]:
+        """Read values one by one; `MISSING` for damaged, evicted and undecodable ones."""
         values = []
         for position in store.positions(rows).tolist():
             try:
                 values += schema.decode(store.store.gather([position], schema.names))
-            except Damaged:
+            except (Damaged, Undecodable):
                 values.append(MISSING)
         store.refresh()
         evicted = store.store.snapshot.gaps
         if evicted is None or not evicted.holds(rows[[value is MISSING for value in values]]).all():
-            self._note(f"{self.place.name}: some cached samples are damaged; they are computed anew: {error}")
+            what = "cannot be restored" if isinstance(error, Undecodable) else "are damaged"
+            self._note(f"{self.place.name}: some cached samples {what}; they are computed anew: {error}")
         return values
 
     def invalidate(self, index: int) -> None:

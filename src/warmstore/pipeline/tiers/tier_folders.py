@@ -23,6 +23,7 @@ from warmstore.pipeline.step_identities import Description, difference_of, key_o
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_store import StoreLocation
 from warmstore.pipeline.tiers.tier_quota import ABOUT
+from warmstore.pipeline.tiers.unflattening import undecodable
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, file_lock
 from warmstore.storage.lease import UsageLease, remove_unused
@@ -148,7 +149,7 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
     """Find or create a placement's folder in the folder of a tier.
 
     Returns:
-        The location; and if it is new, how its steps differ from those of the last version, or "".
+        The location; and if it is new, how its steps or encoders differ from those of the last version, or "".
 
     Raises:
         QuotaExceeded: the quota has no bytes for a new folder.
@@ -157,9 +158,10 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
     reason = ""
     with file_lock(tier / "versions.lock", Files()):
         about = read_about(folder)
-        if about is None:
-            shutil.rmtree(folder, ignore_errors=True)  # unfinished, or of another format
-            reason = _reason(tier, wanted)
+        outdated = "" if about is None else _outdated(about)
+        if about is None or outdated:
+            shutil.rmtree(folder, ignore_errors=True)  # unfinished, of another format, or of other encoders
+            reason = outdated or _reason(tier, wanted)
             schema = wanted.schema()
             about = {
                 "format": _FORMAT,
@@ -201,6 +203,12 @@ def _reason(folder: Path, wanted: Wanted) -> str:
     others = sorted(folder.glob(f"{wanted.step}-{wanted.codec}-*/{ABOUT}"), key=lambda path: path.stat().st_mtime)
     about = read_about(others[-1].parent) if others else None
     return difference_of(about["steps"], wanted.steps) if about is not None else ""
+
+
+def _outdated(about: dict[str, Any]) -> str:
+    """Why the samples of a version cannot be restored; "" if they can."""
+    schema = about["schema"]
+    return "" if schema is None or schema["structure"] is None else undecodable(schema["structure"])
 
 
 def read_about(folder: Path) -> dict[str, Any] | None:

@@ -15,11 +15,13 @@ import numpy as np
 
 from warmstore.errors import StaleCache, UnsupportedType
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.pipeline.tiers.flattening import flatten
 from warmstore.pipeline.tiers.remote_tier import RemotePart, RemoteVersion
+from warmstore.pipeline.tiers.sample_spec import TreeSpec
 from warmstore.pipeline.tiers.sample_store import SampleStore
-from warmstore.pipeline.tiers.sample_values import Marked, TreeSpec, flatten
 from warmstore.pipeline.tiers.tier_quota import QuotaFiles, is_quota_exceeded
 from warmstore.pipeline.tiers.tier_store import KINDS
+from warmstore.pipeline.tiers.unflattening import Marked
 from warmstore.records.format.manifest import NAME
 from warmstore.remote.objects import Objects
 from warmstore.replicate.attach import STAGING, attach

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.pipeline.tiers.sample_values import names_of_parts
+from warmstore.pipeline.encoders.held import held_by
+from warmstore.pipeline.encoders.registry import REGISTRY
+from warmstore.pipeline.tiers.flattening import names_of_parts
 from warmstore.records.format.array_interop import is_tensor
 from warmstore.storage.memory.buffer_pool import Lease
 
@@ -58,7 +60,9 @@ def are_private(values: list[Any], beside: "ReachableObjects | None" = None, alo
         if count > alone + (1 + known[id(value)] if is_known else 0):
             return False
         if kind is np.ndarray:
-            if not (value.flags.owndata or (value.base is not None and id(value.base) in known)):
+            if value.dtype.hasobject or not (
+                value.flags.owndata or (value.base is not None and id(value.base) in known)
+            ):
                 return False
         elif kind is dict or kind is list or kind is tuple:
             children = list(value.values()) if kind is dict else list(value)
@@ -126,7 +130,7 @@ class ReachableObjects:
                 self._below.setdefault(id(at), []).append(id(child))
                 if self._enter(child) and len(self._found) < _MOST * max(len(values), 1):
                     todo.append(child)
-                if not isinstance(at, np.ndarray):
+                if not (isinstance(at, np.ndarray) and child is at.base):
                     self._direct.add(id(child))
                 if id(at) not in known:
                     self.references[id(child)] += 1
@@ -140,6 +144,8 @@ class ReachableObjects:
 
     def _held_by(self, at: Any) -> list[Any]:
         """The objects that an object refers to."""
+        if REGISTRY.of(type(at)) is not None and not isinstance(at, np.ndarray):
+            return held_by(at)
         if isinstance(at, dict):
             return list(at.values())
         if isinstance(at, _CONTAINERS):
@@ -148,7 +154,8 @@ class ReachableObjects:
             base = at.base
             if not ((base is None and at.flags.owndata) or isinstance(base, np.ndarray | Lease) or is_tensor(base)):
                 self._unknown.add(id(at))
-            return [] if base is None else [base]
+            elements = list(at.flat) if at.dtype.hasobject and at.flags.owndata else []
+            return elements if base is None else [base]
         if is_tensor(at):
             self._enter_storage(at)
             return []
@@ -233,4 +240,7 @@ def _can_be_written(part: Any) -> bool:
         return part.layout is _strided() and part.device.type == "cpu" and not part.is_quantized
     if isinstance(part, tuple):
         return False
+    encoder = REGISTRY.of(type(part))
+    if encoder is not None:
+        return encoder.is_mutable
     return isinstance(part, list | dict | set | bytearray) or bool(names_of_parts(part))

@@ -13,14 +13,12 @@ import xxhash
 
 from warmstore.errors import SampleSkipped, UnsupportedType
 from warmstore.pipeline.chain import Chain
-from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten, to_bytes, unmarked
+from warmstore.pipeline.tiers.flattening import flatten, to_bytes
+from warmstore.pipeline.tiers.sample_spec import Taken, unmarked
 from warmstore.pipeline.trials.outside_memory import ReachableObjects, is_simple
 from warmstore.pipeline.trials.write_watch import WriteWatch
 
 _log = logging.getLogger("warmstore")
-
-Taken = tuple[TreeSpec, list[Any]]
-"""A flattened value: its spec and its leaves."""
 
 _FIRST = 4  # samples whose large parts are compared; later ones at powers of two
 

@@ -7,6 +7,10 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from warmstore.errors import UnsupportedType
+from warmstore.pipeline.encoders.registry import REGISTRY
+from warmstore.pipeline.tiers.flattening import flatten, to_bytes
+from warmstore.pipeline.tiers.unflattening import from_bytes
 from warmstore.pipeline.trials.outside_memory import ReachableObjects, are_private
 from warmstore.records.format.array_interop import is_tensor, to_numpy
 from warmstore.tree.shared_buffers import bounds
@@ -25,7 +29,7 @@ class _Seen:
 
     at: int
     stage: int
-    content: "_SavedBits | _Entries | None"
+    content: "_SavedBits | _Encoded | _Entries | None"
 
     def differs(self, part: Any) -> bool:
         """Whether the part has changed."""
@@ -134,6 +138,30 @@ class _SavedBits:
             _array(part)[...] = self._copy
 
 
+class _Encoded:
+    """The content of an object with an encoder: a hash, and a copy if asked for."""
+
+    def __init__(self, part: Any, copy: bool) -> None:
+        data = to_bytes(*flatten(part))
+        self._hash = xxhash.xxh3_128_digest(data)
+        self._copy = from_bytes(data) if copy else None
+
+    def differs(self, part: Any) -> bool:
+        """Whether the object has changed."""
+        try:
+            return xxhash.xxh3_128_digest(to_bytes(*flatten(part))) != self._hash
+        except UnsupportedType:
+            return True
+
+    def restore(self, part: Any) -> None:
+        """Give the object the attributes of the copy, if it has attributes by name."""
+        if self._copy is None:
+            return
+        for name in vars(part).keys() - vars(self._copy).keys():
+            delattr(part, name)
+        vars(part).update(vars(self._copy))
+
+
 class _Entries:
     """The objects that a container refers to, and their names if they have any."""
 
@@ -161,10 +189,15 @@ class _Entries:
             held.update(zip(self._names, self._entries, strict=True))
 
 
-def _content(part: Any, copy: bool) -> _SavedBits | _Entries:
+def _content(part: Any, copy: bool) -> _SavedBits | _Encoded | _Entries | None:
     if is_tensor(part) or isinstance(part, bytearray) or (isinstance(part, np.ndarray) and not part.dtype.hasobject):
         return _SavedBits(part, copy)
-    return _Entries(part)
+    if REGISTRY.of(type(part)) is None:
+        return _Entries(part)
+    try:
+        return _Encoded(part, copy and hasattr(part, "__dict__"))
+    except UnsupportedType:
+        return None  # then the sample is not kept
 
 
 def _entries(part: Any) -> tuple[list[Any], list[Any]]:

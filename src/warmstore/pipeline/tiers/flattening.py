@@ -1,0 +1,363 @@
+"""Flattens a sample's value for a store, from which `unflatten` restores it bit for bit, also its order in memory.
+
+A value is flattened into a spec, which is JSON and mostly the same for all samples, and leaves: arrays, bytes and
+str. Nothing is pickled. A value that cannot be restored exactly is refused. What an encoder encodes is restored and
+compared at once.
+
+Mutable parts (arrays, tensors, lists, dicts, bytearrays, dataclass instances, encoded objects) are numbered in the
+order they are met. A part that occurs twice is restored as one object. Arrays that overlap are restored as views of one
+buffer, so that writing to one changes the others as before.
+"""
+
+import dataclasses
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import UnsupportedType
+from warmstore.pipeline.encoders.encoder import Encoder
+from warmstore.pipeline.encoders.held import held_by
+from warmstore.pipeline.encoders.registry import REGISTRY
+from warmstore.pipeline.tiers.sample_spec import MARKED, NUMBERS, Taken, TreeSpec, nodes_of
+from warmstore.pipeline.tiers.unflattening import Undecodable, Unflattener
+from warmstore.records.format.array_interop import is_tensor, to_numpy
+from warmstore.records.format.fields import dtype_name, numpy_dtype
+from warmstore.tree.containers import opened, under
+from warmstore.tree.shared_buffers import Member, share
+from warmstore.tree.type_names import find_type, type_name
+
+_TEXTS = {bytes: "bytes", bytearray: "bytearray", memoryview: "memoryview", str: "str"}
+_IMMUTABLE = frozenset({str, bytes, memoryview, type(None), type, *NUMBERS})
+_BYTES = ("B", "b", "c")  # formats of memoryviews
+_KEYS = (str, int, bool, type(None))
+_NOT_ENCODED = frozenset({np.ndarray, np.memmap, list, dict, tuple, OrderedDict, bytearray, memoryview})
+
+
+def flatten(value: Any, *, copy: bool = True, outside: Sequence[Any] = ()) -> Taken:
+    """The spec of a sample's value, and its leaves: arrays, in C order, bytes and str.
+
+    Args:
+        copy: the leaves share no memory with the value.
+        outside: mutable parts of the value in outside memory, which the spec marks.
+
+    Raises:
+        UnsupportedType: a part cannot be restored exactly; the message names its path.
+    """
+    flat = _Flat()
+    spec = _flatten(value, "", flat)
+    leaves = share(flat.arrays, flat.leaves)
+    if flat.encoded:
+        _check_encoded(spec, leaves, flat)
+    if copy:
+        leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+    marks = sorted(flat.numbers[id(part)] for part in outside if id(part) in flat.numbers)
+    return (["outside", marks, [spec]], [MARKED, *leaves]) if marks else (spec, leaves)
+
+
+def to_bytes(spec: TreeSpec, leaves: Sequence[Any]) -> bytes:
+    """A flattened value as one byte string."""
+    parts = [_bytes_of(leaf) for leaf in leaves]
+    sizes = [list(leaf.shape) if isinstance(leaf, np.ndarray) else None for leaf in leaves]
+    shapes = [len(part) if size is None else size for size, part in zip(sizes, parts, strict=True)]
+    header = json.dumps([spec, shapes]).encode()
+    return b"".join([len(header).to_bytes(8, "little"), header, *parts])
+
+
+@dataclass
+class _Flat:
+    """The state of `flatten`.
+
+    leaves: so far. numbers: of mutable parts, by id. arrays: so far. entered: ids of the parts around the current one.
+    encoded: so far.
+    """
+
+    leaves: list[Any] = field(default_factory=list)
+    numbers: dict[int, int] = field(default_factory=dict)
+    arrays: list[Member] = field(default_factory=list)
+    entered: set[int] = field(default_factory=set)
+    encoded: list["_Encoded"] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """An encoded object. number, path: of the part. parts: kept alive, as other parts are told apart by ids.
+
+    hidden: objects that it refers to, and that are not among its parts.
+    """
+
+    value: Any
+    number: int
+    path: str
+    encoder: Encoder
+    parts: Any
+    hidden: list[Any]
+
+
+def _flatten(value: Any, path: str, flat: _Flat) -> TreeSpec:
+    kind: Any = type(value)
+    if kind in (str, bytes):
+        if kind is str and not _is_unicode(value):
+            flat.leaves.append(value.encode("utf-8", "surrogatepass"))
+            return ["surrogates"]
+        flat.leaves.append(value)
+        return [_TEXTS[kind]]
+    if kind in NUMBERS and not (kind is int and not -(2**63) <= value < 2**63):
+        flat.leaves.append(np.array(value, NUMBERS[kind]))
+        return ["number", NUMBERS[kind]]
+    if kind is int:
+        return ["integer", str(value)]
+    if value is None:
+        return ["none"]
+    if isinstance(value, np.generic):
+        flat.leaves.append(np.array(value, _checked_dtype(np.asarray(value).dtype, path)))
+        return ["scalar", dtype_name(value.dtype)]
+    if kind is memoryview:
+        return _flatten_view(value, path, flat)
+    encoder = None if kind in _NOT_ENCODED else REGISTRY.of(kind)
+    if encoder is not None:
+        return _flatten_mutable(value, path, flat, encoder)
+    return _flatten_container(value, path, flat) if isinstance(value, tuple) else _flatten_mutable(value, path, flat)
+
+
+def _flatten_view(value: memoryview, path: str, flat: _Flat) -> TreeSpec:
+    if not value.readonly or value.format not in _BYTES or value.ndim != 1:
+        raise UnsupportedType(
+            f"{_at(path)} is a memoryview that is writable or not of single bytes; return bytes(value)"
+        )
+    node = ["memoryview", value.format]
+    _append_bytes(value, node, path, flat)
+    return node
+
+
+def _append_bytes(value: bytearray | memoryview, node: TreeSpec, path: str, flat: _Flat) -> None:
+    flat.arrays.append(Member(node, len(flat.leaves), np.asarray(value), _at(path)))
+    flat.leaves.append(bytes(value))
+
+
+def _flatten_mutable(value: Any, path: str, flat: _Flat, encoder: Encoder | None = None) -> TreeSpec:
+    at = id(value)
+    if at in flat.entered:
+        raise UnsupportedType(f"{_at(path)} is a part of itself")
+    if at in flat.numbers:
+        return ["same", flat.numbers[at], []]
+    flat.numbers[at] = len(flat.numbers)
+    kind = type(value)
+    is_array = kind in (np.ndarray, np.memmap)
+    if is_array and not value.dtype.hasobject:
+        return _flatten_array("array", value, path, flat)
+    if encoder is None and is_tensor(value):
+        return _flatten_tensor(value, path, flat)
+    if kind is bytearray:
+        node = ["bytearray"]
+        _append_bytes(value, node, path, flat)
+        return node
+    flat.entered.add(at)
+    if encoder is not None:
+        spec = _encode(value, path, flat, encoder)
+    else:
+        spec = _flatten_objects(value, path, flat) if is_array else _flatten_container(value, path, flat)
+    flat.entered.discard(at)
+    return spec
+
+
+def _flatten_objects(array: Any, path: str, flat: _Flat) -> TreeSpec:
+    """The node of an array of objects: its elements are the nodes below, in their order in memory."""
+    if array.dtype != object:
+        raise UnsupportedType(
+            f"{_at(path)} is an array of {array.dtype}; of arrays with objects, only plain ones are kept"
+        )
+    order, filled = _order(array)
+    node: TreeSpec = ["objects", list(filled.shape), order, None, not array.flags.writeable, []]
+    flat.arrays.append(Member(node, len(flat.leaves), array, _at(path)))
+    node[-1] = [_flatten(child, under(path, at), flat) for at, child in enumerate(filled.flat)]
+    return node
+
+
+def _encode(value: Any, path: str, flat: _Flat, encoder: Encoder) -> TreeSpec:
+    """The node of an object that an encoder encodes: the node below is that of the parts."""
+    number, arrays = len(flat.numbers) - 1, len(flat.arrays)
+    digest = encoder.digest
+    try:
+        parts = encoder.encode(value)
+    except UnsupportedType as error:
+        raise UnsupportedType(f"{_at(path)}: {error}") from None
+    except Exception as error:  # functions of the user raise anything
+        raise UnsupportedType(f"{_at(path)}: the encoder of {encoder.name} fails: {error!r}") from error
+    node: TreeSpec = ["encoded", type_name(encoder.cls), digest, [_flatten(parts, path, flat)]]
+    own = {*range(number, len(flat.numbers)), *(each[1] for each in nodes_of(node[3][0]) if each[0] == "same")}
+    reached = [] if encoder.is_own else _reached(value, {id(value)})
+    hidden = [part for part in reached if flat.numbers.get(id(part), -1) not in own]
+    below = [member.array for member in flat.arrays[arrays:]]
+    below += [to_numpy(part) for part in reached if _is_memory(part) and flat.numbers.get(id(part), -1) in own]
+    for array in [*(to_numpy(part) for part in hidden if _is_memory(part)), *encoder.memory(value)]:
+        # What the parts have as well is shared through them.
+        if array.size and not any(np.may_share_memory(array, other) for other in below):
+            flat.arrays.append(Member(["memory"], len(flat.leaves), array, _at(path)))
+    flat.encoded.append(_Encoded(value, number, path, encoder, parts, hidden))
+    return node
+
+
+def _reached(value: Any, seen: set[int]) -> list[Any]:
+    """The objects that may be mutable and that an object refers to, directly or through others."""
+    found = []
+    for part in held_by(value):
+        if id(part) not in seen and type(part) not in _IMMUTABLE:
+            seen.add(id(part))
+            found += [part] if _is_memory(part) else [part, *_reached(part, seen)]
+    return found
+
+
+def _is_memory(part: Any) -> bool:
+    return isinstance(part, np.ndarray | bytearray) or (is_tensor(part) and part.device.type == "cpu")
+
+
+def _check_encoded(spec: TreeSpec, leaves: list[Any], flat: _Flat) -> None:
+    """Check that encoded objects can be restored, and that the rest of the value shares no hidden objects with them."""
+    for encoded in flat.encoded:
+        for part in encoded.hidden:
+            if id(part) in flat.numbers:
+                raise UnsupportedType(
+                    f"{_at(encoded.path)} shares a {type(part).__name__} with another part of the sample; the encoder "
+                    f"of {encoded.encoder.name} must return it among the parts, and not a copy of it"
+                )
+    state = Unflattener(iter([leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]).__next__)
+    try:
+        state.join(spec)
+    except Undecodable as error:
+        raise UnsupportedType(str(error)) from error
+    for encoded in flat.encoded:
+        if wrong := encoded.encoder.why_wrong(encoded.value, state.parts[encoded.number]):
+            raise UnsupportedType(
+                f"{_at(encoded.path)}: what the encoder of {encoded.encoder.name} decodes differs from the value: "
+                f"{wrong}; mend the encoder, or pass equal= if no step can tell them apart"
+            )
+
+
+def _flatten_container(value: Any, path: str, flat: _Flat) -> TreeSpec:
+    kind, container = type(value), opened(value)
+    if kind is list:
+        dtype = _dtype_of_list(value)
+        if dtype is not None:
+            flat.leaves.append(np.array(value, dtype))
+            return ["numbers", dtype]
+    elif kind in (dict, OrderedDict):
+        for key in value:
+            if type(key) not in _KEYS or (type(key) is str and not _is_unicode(key)):
+                raise UnsupportedType(
+                    f"{_at(path)} has the key {key!r:.80}; keys must be Unicode text, int, bool or None"
+                )
+    elif kind is not tuple and not _is_found_again(value):
+        container = None
+    if container is None:
+        raise UnsupportedType(
+            f"{_at(path)} is a {'.'.join(type_name(kind))}; arrays, tensors, bytes, str, numbers, None, PIL images, "
+            "Arrow data, and dicts, lists, tuples, namedtuples and dataclasses of these, defined at the top of a "
+            f"module, can be kept. Return one of them, or register an encoder: {_remedy(kind)}"
+        )
+    children = [_flatten(child, under(path, key), flat) for key, child in container.items()]
+    if container.kind == "dict":
+        return ["dict", kind is OrderedDict, container.keys, children]
+    if container.kind in ("list", "tuple"):
+        return [container.kind, children]
+    return ["named", type_name(kind), list(container.keys), children]
+
+
+def _is_found_again(value: Any) -> bool:
+    """Whether a value is a plain namedtuple or dataclass whose class is found by its name."""
+    is_named = bool(names_of_parts(value)) and not isinstance(value, list)
+    return is_named and find_type(*type_name(type(value))) is type(value)
+
+
+def names_of_parts(value: Any) -> list[str]:
+    """Names of a namedtuple's or dataclass's parts; [] if it has other attributes."""
+    if isinstance(value, tuple):
+        return list(getattr(value, "_fields", ()))
+    if not dataclasses.is_dataclass(value) or isinstance(value, type) or not hasattr(value, "__dict__"):
+        return []
+    names = [field.name for field in dataclasses.fields(value)]
+    return names if list(vars(value)) == names else []
+
+
+def _flatten_array(kind: str, array: Any, path: str, flat: _Flat) -> TreeSpec:
+    array = np.asarray(array)
+    dtype = _checked_dtype(array.dtype, path)
+    order, leaf = _order(array)
+    node = [kind, dtype_name(dtype), array.ndim, order, not array.flags.writeable]
+    flat.arrays.append(Member(node, len(flat.leaves), array, _at(path)))
+    flat.leaves.append(np.asarray(leaf, dtype, order="C"))
+    return node
+
+
+def _order(array: Any) -> tuple[list[int] | None, Any]:
+    """The axes of an array in their order in memory, None for C order; and the array with its axes in that order."""
+    if array.flags.c_contiguous:
+        return None, array
+    # Axes by descending stride. Later steps may sum in that order.
+    axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    return None if axes == list(range(array.ndim)) else axes, array.transpose(axes)
+
+
+def _flatten_tensor(tensor: Any, path: str, flat: _Flat) -> TreeSpec:
+    import torch
+
+    if type(tensor) is not torch.Tensor or tensor.device.type != "cpu" or tensor.requires_grad:
+        raise UnsupportedType(
+            f"{_at(path)} is a {type(tensor).__name__} on {tensor.device}, requires_grad={tensor.requires_grad}; plain "
+            "tensors on the CPU without gradients can be kept: return tensor.detach().cpu()"
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        raise UnsupportedType(f"{_at(path)} is a lazily conjugated or negated tensor; return tensor.resolve_conj()")
+    if tensor.is_quantized or tensor.layout != torch.strided:
+        raise UnsupportedType(f"{_at(path)} is a {tensor.layout} {tensor.dtype} tensor; only dense ones can be kept")
+    return _flatten_array("tensor", to_numpy(tensor), path, flat)
+
+
+def _dtype_of_list(value: list[Any]) -> str | None:
+    """The dtype of a list of numbers of one type; None for other lists."""
+    if not value or type(value[0]) not in (int, float, bool):
+        return None
+    kind = type(value[0])
+    if any(type(item) is not kind for item in value):
+        return None
+    if kind is int and not all(-(2**63) <= item < 2**63 for item in value):
+        return None
+    return NUMBERS[kind]
+
+
+def _bytes_of(leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray):
+        return leaf.reshape(-1).view(np.uint8).data
+    return leaf.encode() if isinstance(leaf, str) else leaf
+
+
+def _checked_dtype(dtype: np.dtype[Any], path: str) -> np.dtype[Any]:
+    if not dtype.isnative:
+        raise UnsupportedType(f"{_at(path)} is an array of {dtype.str}; only native byte order can be kept")
+    try:
+        return numpy_dtype(dtype_name(dtype))
+    except UnsupportedType:
+        raise UnsupportedType(f"{_at(path)} is an array of {dtype}; numbers, bools and times can be kept") from None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _remedy(kind: type) -> str:
+    """How to register an encoder of a type, or what to return in its place."""
+    bases = {".".join(type_name(base)) for base in kind.__mro__}
+    if "PIL.Image.Image" in bases:
+        return "of an image that is tied to its file, return image.copy() or image.convert(...)"
+    return f"ws.register_encoder({kind.__name__}, encode, decode)"
+
+
+def _at(path: str) -> str:
+    return path or "the value"
