@@ -105,6 +105,11 @@ def make(index: int, kind: str) -> Any:
     return made
 
 
+def make_pair(pair: tuple[int, str]) -> Any:
+    """A sample of the source's index and kind."""
+    return make(*pair)
+
+
 def seen(value: Any) -> Any:
     """All that a step can tell of a value, in types that any version of the library keeps."""
     if isinstance(value, Image.Image):

@@ -1,12 +1,16 @@
 """Samples of images, text, objects, Arrow data and types of the program equal uncached ones in every epoch."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from PIL import Image, ImageDraw
 from tests.pipeline import encoded
-from tests.pipeline.encoded import KINDS, Track, make, same, seen, written
+from tests.pipeline.encoded import KINDS, Clip, Track, make, make_pair, same, seen, written
 from tests.pipeline.making import expected, plan_of
 
 import warmstore as ws
@@ -61,3 +65,162 @@ def test_a_later_step_sees_what_it_sees_uncached(kind: str, tmp_path: Path) -> N
         check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(3))
         assert kept(loader) == 8
         assert loader._source.notes() == []
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_workers_have_the_encoders(start_method: str, tmp_path: Path) -> None:
+    pairs = [(index, kind) for index in range(3) for kind in KINDS]
+    pipe = ws.Pipeline(pairs).step(make_pair).step(written)
+    plan = plan_of(pipe, [(1, "memory", "raw"), (1, "disk", "zstd")], [24, 24], folder=tmp_path / "cache", workers=2)
+    with pipe.loader(plan, 4, workers=2, start_method=start_method) as loader:
+        check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(3))
+        assert kept(loader) == 48
+        assert loader._source.notes() == []
+
+
+def test_an_encoder_that_cannot_be_sent_to_workers() -> None:
+    ws.register_encoder(Track, lambda track: vars(track), encoded.decode)
+    pipe = ws.Pipeline(range(4)).step(make, kind="track")
+    with pytest.raises(ws.NotPicklable, match=r"the encoder of tests.pipeline.encoded.Track cannot be sent"):
+        pipe.loader(None, workers=1, start_method="spawn")
+
+
+def test_a_subclass_is_not_kept_as_its_base_class(tmp_path: Path) -> None:
+    def clip(index: int) -> Clip:
+        return Clip(np.zeros(2), index)
+
+    pipe = ws.Pipeline(range(4)).step(clip).step(seen)
+    plan = plan_of(pipe, [(1, "disk", "raw")], [4], folder=tmp_path / "cache")
+    with (
+        pytest.warns(RuntimeWarning, match=r"'clip' cannot be stored.*Clip.*ws.register_encoder\(Clip"),
+        pipe.loader(plan, 4, workers=0) as loader,
+    ):
+        check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(2))
+
+
+def test_an_image_that_is_tied_to_its_file_is_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    Image.new("RGB", (3, 2)).save(path)
+    for function, says in ((Image.open, "image.copy()"), (opened, "")):
+        pipe = ws.Pipeline([path]).step(function).step(seen)
+        plan = pipe.plan(profile=pipe.profile(samples=1, seconds=0.1, max_workers=0), memory="1MB")
+        stage = plan.profile.stages[1]
+        assert says in stage.trouble
+        assert bool(stage.trouble) == bool(says)
+
+
+def opened(path: Path) -> Image.Image:
+    with Image.open(path) as image:
+        return image.convert("L")
+
+
+MEMO: dict[int, Any] = {}
+
+
+def test_a_step_that_draws_on_a_memo(tmp_path: Path) -> None:
+    """Uncached, the memo's image has one more point in each epoch; kept, too."""
+
+    def memo(index: int) -> Any:
+        return MEMO.setdefault(index, Image.new("L", (9, 9)))
+
+    def draw(image: Any) -> Any:
+        data = image.tobytes()
+        ImageDraw.Draw(image).point((sum(map(bool, data)), 0), 255)
+        return np.frombuffer(data, np.uint8)
+
+    counts = []
+    pipe = ws.Pipeline(range(4), version="1").step(memo, version="1").step(draw)
+    plan = plan_of(pipe, [(1, "memory", "raw")], [4])
+    for chosen in (None, plan):
+        MEMO.clear()
+        with warnings.catch_warnings(action="ignore"), pipe.loader(chosen, 4, workers=0) as loader:
+            counts.append([sorted(int((row > 0).sum()) for batch in loader for row in batch) for _ in range(4)])
+    assert counts == [[[epoch] * 4 for epoch in range(4)]] * 2
+
+
+def test_a_step_that_only_reads_a_memo_is_kept(tmp_path: Path) -> None:
+    memo = [Image.new("L", (2, 2), index) for index in range(4)]
+    tracks = [Track(np.full(3, index), index) for index in range(4)]
+
+    def from_memo(index: int) -> Any:
+        return {"image": memo[index], "track": tracks[index]}
+
+    pipe = ws.Pipeline(range(4)).step(from_memo, ignore=("memo", "tracks"), version="1").step(seen)
+    plan = plan_of(pipe, [(1, "disk", "raw")], [4], folder=tmp_path / "cache")
+    with pipe.loader(plan, 4, workers=0) as loader:
+        check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(3))
+        assert kept(loader) == 4
+        assert loader._source.notes() == []
+
+
+@pytest.mark.parametrize("encode", ["drops", "copies", "fails"])
+def test_a_wrong_encoder_is_found_at_once(encode: str, tmp_path: Path) -> None:
+    ways = {
+        "drops": lambda track: {**encoded.encode(track), "tags": []},
+        "copies": lambda track: {**encoded.encode(track), "tags": list(track.tags)},
+        "fails": lambda track: track.no_such_name,
+    }
+    says = {"drops": "differs from the value: `state/tags`", "copies": "shares a list", "fails": "no_such_name"}
+    ws.register_encoder(Track, ways[encode], encoded.decode)
+    pipe = ws.Pipeline(range(4)).step(make, kind="tracks" if encode == "copies" else "track").step(written)
+    plan = plan_of(pipe, [(1, "disk", "raw")], [4], folder=tmp_path / "cache")
+    with pytest.warns(RuntimeWarning, match=says[encode]), pipe.loader(plan, 4, workers=0) as loader:
+        check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(2))
+
+
+def test_an_encoder_that_is_wrong_for_a_rare_value(tmp_path: Path) -> None:
+    """The first samples are right, and so is each sample that is kept."""
+    ws.register_encoder(
+        Track, lambda track: [track.sound, min(track.rate, 16_009), track.tags], lambda parts: Track(*parts)
+    )
+    pipe = ws.Pipeline(range(12)).step(make, kind="track")
+    plan = plan_of(pipe, [(1, "disk", "raw")], [12], folder=tmp_path / "cache")
+    with (
+        pytest.warns(
+            RuntimeWarning, match=r"sample (10|11) cannot be kept.*`state/rate` has other values|earlier stage"
+        ),
+        pipe.loader(plan, 4, workers=0) as loader,
+    ):
+        check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(2))
+
+
+def test_memory_that_arrow_or_an_image_shares_with_an_array(tmp_path: Path) -> None:
+    def shared(index: int) -> Any:
+        pixels = np.full((4, 8), index, np.uint8)
+        other = Image.fromarray(pixels) if index % 2 else pa.array(pixels.reshape(-1))
+        return {"pixels": pixels, "other": other}
+
+    def add(sample: Any) -> Any:
+        sample["pixels"] += 1
+        return repr(seen(sample))
+
+    pipe = ws.Pipeline(range(4)).step(shared).step(add)
+    plan = plan_of(pipe, [(1, "disk", "raw")], [4], folder=tmp_path / "cache")
+    with (
+        pytest.warns(RuntimeWarning, match="pixels and other share memory; return copies"),
+        pipe.loader(plan, 4, workers=0) as loader,
+    ):
+        check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(3))
+
+
+def test_a_batch_is_read_at_once_only_where_every_leaf_is_stacked(tmp_path: Path) -> None:
+    for kind in KINDS:
+        pipe = ws.Pipeline(range(4)).step(make, kind=kind)
+        plan = plan_of(pipe, [(1, "disk", "raw")], [4], folder=tmp_path / "cache")
+        with pipe.loader(plan, 4, workers=0) as loader:
+            list(loader)
+            stores = loader._source.open_stores()
+            stores.refresh()
+            assert (stores.rows >= 0).all()
+            assert stores.read_stacked(np.arange(4), 1) is None
+
+
+def test_a_profile_is_measured_again_with_another_encoder(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(range(4)).step(make, kind="track")
+    options: dict[str, Any] = {"folder": tmp_path, "samples": 4, "seconds": 0.1, "max_workers": 0}
+    REGISTRY.remove(Track)
+    assert "register an encoder: ws.register_encoder(Track, " in pipe.profile(**options).stages[1].trouble
+    assert "is a tests.pipeline.encoded.Track" in str(pipe.plan(profile=pipe.profile(**options), memory="1MB"))
+    ws.register_encoder(Track, encoded.encode, encoded.decode)
+    assert pipe.profile(**options).stages[1].trouble == ""
+    assert len(list(tmp_path.glob("profile-*.json"))) == 2
