@@ -98,13 +98,13 @@ def plan(
     workers: Annotated[int | None, typer.Option(help="Worker processes. Default: the best number.")] = None,
     epochs: Annotated[int, typer.Option(help="Epochs in which filling the tiers must pay off.")] = 30,
     step_seconds: Annotated[float, typer.Option(help="Seconds of training per batch.")] = 0.0,
-    batch_size: Annotated[int, typer.Option(help="Samples per batch.")] = 64,
+    batch_size: Annotated[int | None, typer.Option(help="Samples per batch. Default: 64.")] = None,
     world_size: Annotated[int, typer.Option(help="Ranks on this machine.")] = 1,
     direct_io: Annotated[bool, typer.Option(help="Read the disk tier past the page cache.")] = False,
     strategy: Annotated[
         str, typer.Option(help="joint, or a baseline: sequential, single, presto, page-cache, none.")
     ] = "joint",
-    seconds: Annotated[float, typer.Option(help="Approximate seconds of profiling.")] = 12.0,
+    seconds: Annotated[float | None, typer.Option(help="Approximate seconds of profiling. Default: 12.")] = None,
     refresh: Annotated[bool, typer.Option(help="Measure again, even if a saved profile matches.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Plot the plan to this PNG, SVG or PDF file.")] = None,
     as_json: Json = False,

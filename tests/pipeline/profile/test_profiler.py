@@ -1,4 +1,7 @@
+import errno
+import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +18,7 @@ from tests.pipeline.functions import fail_at
 from tests.pipeline.profiles import profile as made_up
 
 import warmstore as ws
-from warmstore.pipeline.profile import disk_speed, step_profiler
+from warmstore.pipeline.profile import disk_speed, profiler, step_profiler
 from warmstore.pipeline.profile.disk_speed import measure_disk
 from warmstore.pipeline.profile.profile import Disk, Profile
 from warmstore.pipeline.profile.profiler import profile
@@ -158,6 +161,86 @@ def test_workers_are_doubled_until_it_brings_too_little(cutoff: float, tried: li
     pipe = ws.Pipeline(range(200)).step(idle)
     found = measured(pipe, max_workers=7, cutoff=cutoff, batch_size=4, samples=8)
     assert [one.workers for one in found.scaling] == tried
+
+
+@pytest.mark.parametrize(
+    ("name", "made_with", "asked"),
+    [("samples", 48, 20), ("seconds", 1.0, 0.9), ("batch_size", 8, 4), ("max_workers", 0, 1), ("cutoff", 0.1, 0.2)],
+)
+def test_a_stored_profile_has_the_options_that_are_asked_for(
+    name: str, made_with: float, asked: float, tmp_path: Path
+) -> None:
+    told = {"folder": tmp_path, "samples": 48, "seconds": 1.0, "batch_size": 8, "max_workers": 0, "cutoff": 0.1}
+    first = profile(PIPE.chain, **told)
+    assert getattr(first.options, name) == made_with
+    assert profile(PIPE.chain, folder=tmp_path) == first  # nothing is asked for
+    assert profile(PIPE.chain, **{**told, name: made_with}) == first
+    second = profile(PIPE.chain, **{**told, name: asked})
+    assert second != first
+    assert getattr(second.options, name) == asked
+    assert profile(PIPE.chain, folder=tmp_path) == second
+
+
+def test_a_share_of_the_samples_is_a_number_of_them(tmp_path: Path) -> None:
+    first = measured(samples=0.1, folder=tmp_path)
+    assert first.options.samples == 20
+    assert measured(samples=20, folder=tmp_path) == first
+
+
+def slow(value: int) -> np.ndarray:
+    time.sleep(1.2)
+    return np.full(100, value)
+
+
+def test_steps_of_over_a_second_are_measured_within_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+    began = time.perf_counter()
+    found = profile(ws.Pipeline(range(100)).step(slow).chain, seconds=5, max_workers=4, progress=True)
+    assert time.perf_counter() - began < 8
+    assert found.stages[1].wait[0] == pytest.approx(1.2, rel=0.1)
+    assert [entry.workers for entry in found.scaling] == [0, 1, 2, 4]
+    assert found.scaling[3].rate == pytest.approx(4 / 1.2, rel=0.1)  # computed: there is no time to measure it
+    assert found.scaling[3].nbytes > 1 << 20
+    shown = capsys.readouterr().err
+    assert [name for name in ("steps", "stores", "the disk", "workers") if f"profiling {name}" not in shown] == []
+
+
+def test_a_disk_with_little_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file that measures a disk takes a quarter of what is free; a full disk is not measured."""
+    usage = shutil.disk_usage(tmp_path)
+    written: list[int] = []
+
+    def seen(file: io.FileIO, seconds: float, most: int) -> tuple[int, float]:
+        written.append(most)
+        return write(file, seconds, most)
+
+    write = disk_speed._written
+    monkeypatch.setattr(disk_speed, "_written", seen)
+    for free, most in ((6 << 20, [6 << 18]), (100_000, [])):
+        written.clear()
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage._replace(free=free))
+        found = measured(folder=tmp_path, refresh=True)
+        assert written == most
+        assert (found.disk is not None) == bool(most)
+        assert ("the disk is not measured" in caplog.text) == (not most)
+
+
+def test_a_profile_that_cannot_be_saved_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*told: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Profile, "save", full)
+    assert measured(folder=tmp_path).samples == 48
+    assert "the profile is not saved" in caplog.text
+
+
+def test_no_room_for_the_stores_that_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler, "memory_room", lambda: 4000)
+    found = measured()
+    assert found.stages[1].stored["raw"].nbytes[0] == pytest.approx(8 * 8 * 256, rel=0.01)  # of one sample
 
 
 def test_samples_and_seconds_are_those_asked_for() -> None:

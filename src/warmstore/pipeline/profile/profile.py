@@ -7,12 +7,13 @@ buckets of nearly equal cost. Figures that vary are means per bucket.
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 
+from warmstore.pipeline.profile.profile_options import ProfileOptions
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, read_whole
 
@@ -101,7 +102,7 @@ class Profile:
     edges: raw sizes in bytes that separate the buckets. counts: samples per bucket.
     alone: CPU seconds per sample beyond the steps (lookup, stacking) without workers. overhead: the same in a worker,
     with the transfer. delivery: CPU seconds per sample for the main process to receive it from a worker.
-    took: seconds of profiling.
+    took: seconds of profiling. options: those that it was made with.
     """
 
     key: str
@@ -117,6 +118,7 @@ class Profile:
     delivery: float
     disk: Disk | None
     took: float
+    options: ProfileOptions = field(default_factory=ProfileOptions)
 
     @property
     def source_nbytes(self) -> float:
@@ -156,9 +158,9 @@ class Profile:
             )
             scaling = tuple(Scaling(**entry) for entry in found.pop("scaling"))
             disk = found.pop("disk")
-            return cls(
-                **_tuples(found), stages=stages, scaling=scaling, disk=None if disk is None else Disk(**_tuples(disk))
-            )
+            disk = None if disk is None else Disk(**_tuples(disk))
+            options = ProfileOptions(**found.pop("options"))
+            return cls(**_tuples(found), stages=stages, scaling=scaling, disk=disk, options=options)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -4,9 +4,12 @@ A profile is saved in the plan's folder under a key of the steps' code, the sour
 it there.
 """
 
+import errno
+import logging
 import os
 import platform
 import secrets
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,15 +27,19 @@ from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.profile.disk_speed import measure_disk
 from warmstore.pipeline.profile.profile import Disk, Profile, Scaling, Stage, mean_of
+from warmstore.pipeline.profile.profile_options import ProfileOptions
 from warmstore.pipeline.profile.source_sizes import bucket_of, sizes_of
-from warmstore.pipeline.profile.step_profiler import LAST, ProfileRun, run_steps, stage_of
+from warmstore.pipeline.profile.step_profiler import KEPT, LAST, ProfileRun, Tick, run_steps, stage_of
 from warmstore.pipeline.profile.throughput import Ready, doubled, measure
 from warmstore.pipeline.step_identities import describe, key_of
-from warmstore.pipeline.tiers.tier_folders import MemoryTier
+from warmstore.pipeline.tiers.tier_folders import MemoryTier, memory_room
+
+_log = logging.getLogger("warmstore")
 
 _BUCKETS = 4
 _VARIED = 0.1  # relative standard deviation of raw sizes above which samples are put into buckets
 _DISK_BYTES = 256 << 20
+_LEAST_DISK_BYTES = 1 << 16
 _SCRATCH = 4 << 20
 _KIND = "profile"
 _MOST_OFF = 1.5  # largest factor between step times in a worker and here; more has another cause
@@ -42,24 +49,24 @@ _SHARES = {"steps": 0.3, "stores": 0.2, "disk": 0.12}  # of the time; the rest i
 def profile(
     chain: Chain,
     *,
-    samples: int | float = 400,
-    seconds: float = 12.0,
-    batch_size: int = 64,
+    samples: int | float | None = None,
+    seconds: float | None = None,
+    batch_size: int | None = None,
     folder: "str | os.PathLike[str] | None" = None,
     max_workers: int | None = None,
-    cutoff: float = 0.1,
+    cutoff: float | None = None,
     refresh: bool = False,
     progress: bool | None = None,
 ) -> Profile:
-    """Measure a pipeline on this machine, or load its saved profile.
+    """Measure a pipeline on this machine, or load its saved profile, if it was made with the options that are not None.
 
     Args:
-        samples: how many to measure at most, spread over the source; below 1 a share of it.
-        seconds: total time, approximately.
-        batch_size: of the batches that workers make.
+        samples: how many to measure at most, spread over the source; below 1 a share of it. By default 400.
+        seconds: total time, approximately: about three samples are measured however long they take. By default 12.
+        batch_size: of the batches that workers make. By default 64.
         folder: of the disk tier. Its disk is measured, and the profile is saved there. None: neither.
         max_workers: most workers to try; None: one per core.
-        cutoff: the number of workers is doubled while the rate grows by this share.
+        cutoff: the number of workers is doubled while the rate grows by this share. By default 0.1.
         refresh: measure again, even if a saved profile matches.
         progress: show a bar; None shows one on a terminal.
 
@@ -70,68 +77,78 @@ def profile(
     """
     if not len(chain):
         raise BadSource("the source of this pipeline has no samples")
-    if not samples > 0 or not seconds > 0:
+    if not (samples is None or samples > 0) or not (seconds is None or seconds > 0):
         raise ValueError(f"samples={samples!r} and seconds={seconds!r} must be above zero")
-    samples = int(samples) if samples >= 1 else -(-int(samples * len(chain) * 1000) // 1000)
-    key = _key(chain, batch_size)
+    if samples is not None:
+        samples = int(samples) if samples >= 1 else -(-int(samples * len(chain) * 1000) // 1000)
+    asked = {
+        "samples": samples, "seconds": seconds, "batch_size": batch_size, "max_workers": max_workers, "cutoff": cutoff,
+    }  # fmt: skip
+    key = _key(chain)
     kept = None if folder is None or not key else Path(folder) / f"profile-{key}.json"
-    if kept is not None and not refresh and (found := Profile.load(kept, key)) is not None:
-        return found
-    made = _measured(chain, key, samples, seconds, batch_size, folder, max_workers, cutoff, progress)
+    if kept is not None and not refresh:
+        found = Profile.load(kept, key)
+        if found is not None and found.options.fulfil(asked):
+            return found
+    made = _measured(chain, key, ProfileOptions.of(asked), None if folder is None else Path(folder), progress)
     if kept is not None:
-        made.save(kept)
+        try:
+            made.save(kept)
+        except OSError as error:
+            _log.warning("%s: the profile is not saved, so the next run measures again: %s", kept, error)
     return made
 
 
-def _measured(
-    chain: Chain,
-    key: str,
-    samples: int,
-    seconds: float,
-    batch_size: int,
-    folder: Any,
-    max_workers: int | None,
-    cutoff: float,
-    progress: bool | None,
-) -> Profile:
+def _measured(chain: Chain, key: str, options: ProfileOptions, folder: Path | None, progress: bool | None) -> Profile:
     from tqdm import tqdm
 
-    began = time.perf_counter()
+    began, seconds = time.perf_counter(), options.seconds
     total = len(chain)
     sizes = sizes_of(chain.source)
     edges = _edges(sizes)
     counts = _counts(sizes, edges, total)
-    indices = _chosen(total, samples)
+    indices = _chosen(total, options.samples)
     buckets: Sequence[int] = [0] * len(indices) if sizes is None else bucket_of(sizes[indices], edges).tolist()
     stages = len(chain.steps) + 1
     bar = tqdm(
-        total=len(indices) + 2 * stages + 2, desc="profiling", disable=None if progress is None else not progress,
-        dynamic_ncols=True, leave=False,
+        total=100, disable=None if progress is None else not progress, dynamic_ncols=True, leave=False,
+        bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}",
     )  # fmt: skip
+
+    ends = [0.0]
+
+    def step(name: str, share: float, parts: int) -> Tick:
+        """Show that a part of the profile begins. The result is called with the number of its parts that are done."""
+        bar.set_description_str(f"profiling {name}")
+        bar.update(ends[-1] - bar.n)
+        ends.append(ends[-1] + 100 * share)
+        return lambda done: bar.update(min(100 * share * done / max(parts, 1), ends[-1] - bar.n))
+
     with bar:
         identities = chain.identities
         with native_threads(chain.settings.threads), identities.calling(), identities.states.making(indices):
-            run = run_steps(chain, indices, buckets, began + _SHARES["steps"] * seconds, bar.update)
-        bar.update(len(indices) - len(run.buckets))
+            tick = step("steps", _SHARES["steps"], len(indices))
+            room = min(KEPT, memory_room() // 4)
+            run = run_steps(chain, indices, buckets, began + _SHARES["steps"] * seconds, tick, room)
         until = time.perf_counter() + _SHARES["stores"] * seconds
         names = ["source", *(step.name for step in chain.steps)]
         scratch_bytes = 2 * max(stage.kept_bytes for stage in run.stages) + _SCRATCH
         # If this process is killed, the next one removes the tier.
+        tick = step("stores", _SHARES["stores"], 2 * stages)
         with MemoryTier(f"profile-{secrets.token_hex(8)}", scratch_bytes) as scratch:
             found = tuple(
-                stage_of(name, stage, run.buckets, counts, scratch.folder, until, bar.update)
+                stage_of(name, stage, run.buckets, counts, scratch.folder, until, tick)
                 for name, stage in zip(names, run.stages, strict=True)
             )
-        disk = None if folder is None else _disk(Path(folder), found, counts, _SHARES["disk"] * seconds)
-        bar.update()
-        scaling, alone, overhead, delivery = _workers(
-            chain, run, found, counts, batch_size, max_workers, cutoff, began + seconds
-        )
+        tick = step("the disk", _SHARES["disk"], 1)
+        disk = None if folder is None else _disk(folder, found, counts, _SHARES["disk"] * seconds)
+        tick(1)
+        tick = step("workers", 1 - sum(_SHARES.values()), 2 + max(options.max_workers, 1).bit_length())
+        scaling, alone, overhead, delivery = _workers(chain, run, found, counts, options, began + seconds, tick)
         found = _calibrated(found, counts, scaling, overhead)
-        bar.update()
     return Profile(
-        key, len(run.buckets), total, batch_size, edges, counts, found, scaling, alone, overhead, delivery, disk,
-        time.perf_counter() - began,
+        key, len(run.buckets), total, options.batch_size, edges, counts, found, scaling, alone, overhead, delivery,
+        disk, time.perf_counter() - began, options,
     )  # fmt: skip
 
 
@@ -140,24 +157,25 @@ def _workers(
     run: ProfileRun,
     stages: Sequence[Stage],
     counts: Sequence[int],
-    batch_size: int,
-    most: int | None,
-    cutoff: float,
+    options: ProfileOptions,
     until: float,
+    tick: Tick,
 ) -> tuple[tuple[Scaling, ...], float, float, float]:
     """Scaling, and the seconds `alone`, `overhead` and `delivery` of a `Profile`."""
-    ready = Chain(Ready(run.last, max(len(run.last), 64 * batch_size)))
+    ready = Chain(Ready(run.last, max(len(run.last), 64 * options.batch_size)))
     brief = max(0.3, 0.12 * (until - time.perf_counter()))
     each = mean_of(counts, stages[-1].nbytes)
-    ready_at_once = max(1, min(batch_size, int(LAST / max(each, 1.0))))
+    ready_at_once = max(1, min(options.batch_size, int(LAST / max(each, 1.0))))
     alone = measure(ready, ready_at_once, 0, brief)
     steps = sum(mean_of(counts, stage.seconds) for stage in stages)
     scaling = [Scaling(0, 1 / max(steps + alone.own, 1e-9), 0)]
-    most = (os.cpu_count() or 1) if most is None else most
-    if not most:
+    tick(1)
+    if not options.max_workers:
         return tuple(scaling), alone.own, 0.0, 0.0
     handed = measure(ready, ready_at_once, 1, 2 * brief)
-    scaling += doubled(chain, batch_size, steps, most, cutoff, until)
+    tick(1)
+    waits = sum(mean_of(counts, stage.wait) for stage in stages)
+    scaling += doubled(chain, options, steps, waits, handed.nbytes, until, tick)
     return tuple(scaling), alone.own, handed.others, handed.own
 
 
@@ -174,10 +192,18 @@ def _calibrated(
     return tuple(replace(stage, seconds=tuple(share * each for each in stage.seconds)) for stage in stages)
 
 
-def _disk(folder: Path, stages: Sequence[Stage], counts: Sequence[int], seconds: float) -> Disk:
+def _disk(folder: Path, stages: Sequence[Stage], counts: Sequence[int], seconds: float) -> Disk | None:
     means = [int(mean_of(counts, stored.nbytes)) for stage in stages for stored in stage.stored.values()]
     wanted = sorted({*np.quantile(means, [0, 0.5, 1]).astype(int).tolist()}) if means else [1 << 16]
-    return measure_disk(folder, wanted, seconds, _DISK_BYTES, os.cpu_count() or 1)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        most = min(_DISK_BYTES, shutil.disk_usage(folder).free // 4)
+        if most < _LEAST_DISK_BYTES:
+            raise OSError(errno.ENOSPC, f"only {4 * most:,} bytes are free")
+        return measure_disk(folder, wanted, seconds, most, os.cpu_count() or 1)
+    except OSError as error:
+        _log.warning("%s: the disk is not measured, so plans take it for as fast as memory: %s", folder, error)
+        return None
 
 
 def _edges(sizes: np.ndarray[Any, Any] | None) -> tuple[int, ...]:
@@ -202,7 +228,7 @@ def _chosen(total: int, samples: int) -> Int64:
     return permuted(np.arange(count, dtype=np.uint64), total, derive_keys(_KIND, 0, 0, total)).astype(np.int64)
 
 
-def _key(chain: Chain, batch_size: int) -> str:
+def _key(chain: Chain) -> str:
     """The key of code, source and machine; "" if one of them has no identity."""
     machine = {
         "processor": platform.processor() or platform.machine(),
@@ -219,4 +245,4 @@ def _key(chain: Chain, batch_size: int) -> str:
     steps = [
         describe(step, identity, chain.settings.threads) for step, identity in zip(chain.steps, found, strict=True)
     ]
-    return key_of([*steps, {"machine": machine, "source": source, "batch": batch_size, "encoders": digests}])
+    return key_of([*steps, {"machine": machine, "source": source, "encoders": digests}])

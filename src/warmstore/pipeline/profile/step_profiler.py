@@ -5,7 +5,6 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +30,23 @@ from warmstore.records.format.value_encoding import compressed
 from warmstore.replicate.record_store import RecordStore
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-Tick = Callable[[int], object]
-_KEPT = 16 << 20  # bytes of results per stage to measure a store with
+Tick = Callable[[float], object]
+"""Shows progress, by the number of parts that are finished."""
+
+KEPT = 16 << 20
+"""Bytes of results per stage to measure a store with, at most."""
+
 LAST = 256 << 20
 """Approximate bytes of final values to measure the transfer of batches with."""
 
-_LEAST = 16  # samples per block; the first block is measured however long it takes
+_BLOCK = 16  # samples per block, at most
 _QUEUED = Path("/proc/thread-self/schedstat")
 _ROWS = 16  # records per read: about the share of one placement in a batch
 
 
 @dataclass
 class Measured:
-    """Measurements of one stage so far: CPU seconds, seconds of waiting, bytes, and some of the results."""
+    """Measurements of one stage so far: CPU seconds, seconds of waiting, bytes, and results of `room` bytes or more."""
 
     seconds: list[float] = field(default_factory=list)
     wait: list[float] = field(default_factory=list)
@@ -51,17 +54,13 @@ class Measured:
     kept: list[tuple[int, TreeSpec, list[Any]]] = field(default_factory=list)  # bucket, structure, leaves
     trouble: str = ""
     varies: bool = False
-    free_bytes: int = _KEPT
+    kept_bytes: int = 0
+    room: int = KEPT
 
     def drop(self, first: int, samples: Collection[int]) -> None:
         """Leave out the measurements of some samples, by their index from the sample number `first` on."""
         for at in sorted(samples, reverse=True):
             del self.seconds[first + at], self.wait[first + at], self.nbytes[first + at]
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of `kept`."""
-        return _KEPT - self.free_bytes
 
 
 @dataclass
@@ -76,7 +75,9 @@ class ProfileRun:
     last: list[Any]
 
 
-def run_steps(chain: Chain, indices: Int64, buckets: Sequence[int], until: float, tick: Tick) -> ProfileRun:
+def run_steps(
+    chain: Chain, indices: Int64, buckets: Sequence[int], until: float, tick: Tick, room: int = KEPT
+) -> ProfileRun:
     """Run the steps on samples until the time is up.
 
     Each step runs on a block of samples before the next step does. Otherwise a light step would be timed with the data
@@ -86,18 +87,16 @@ def run_steps(chain: Chain, indices: Int64, buckets: Sequence[int], until: float
 
     Args:
         indices, buckets: the samples, and the bucket of each. until: of `time.perf_counter`. tick: called with a number
-            of samples.
+            of samples. room: bytes of results to keep per stage.
 
     Raises:
         SampleSkipped: a step skips all samples.
     """
-    run = ProfileRun([Measured() for _ in range(len(chain.steps) + 1)], [], [])
-    next(filter(partial(_compare, chain, run), indices.tolist()), None)  # also the costs of a first call
-    size, first_batched = _LEAST, singles(chain.steps)
+    run = ProfileRun([Measured(room=room) for _ in range(len(chain.steps) + 1)], [], [])
+    each, first, first_batched = _first_calls(chain, indices, run, until), 0, singles(chain.steps)
     skipped: dict[int, SampleSkipped] = {}
-    for first in range(0, len(indices), size):
-        if first and time.perf_counter() > until:
-            break
+    while first < len(indices) and not (first and time.perf_counter() > until):
+        size = max(1, int(min(_BLOCK, (until - time.perf_counter()) / max(each, 1e-9))))
         block = indices[first : first + size].tolist()
         values: list[Any] = [None] * len(block)
         watch = WriteWatch(values, copies=True)
@@ -111,17 +110,18 @@ def run_steps(chain: Chain, indices: Int64, buckets: Sequence[int], until: float
             watch.look(k)
             for at, bucket in enumerate(buckets[first : first + size]):
                 _keep(stage, bucket, values[at], chain.cacheable >= k and at not in skipped)
+            tick(len(block) / len(run.stages))
         suspects = block if watch.written() else []
         watch.restore()
         for index in suspects:
-            _compare(chain, run, index)
+            _compare(chain, run, index, until)
         good = [at for at in range(len(block)) if at not in skipped]
         for stage in run.stages:
             stage.drop(known, skipped)
         run.buckets += [buckets[first + at] for at in good]
         if sum(run.stages[-1].nbytes[:first]) < LAST:
             run.last += [values[at] for at in good]
-        tick(len(block))
+        first += len(block)
     if not run.buckets:
         raise next(iter(skipped.values()))
     return run
@@ -174,15 +174,34 @@ def _columns_of(values: list[Any]) -> Any:
     return stacked if batch.is_as_one_by_one(stacked) else None
 
 
-def _compare(chain: Chain, run: ProfileRun, index: int) -> bool:
+def _first_calls(chain: Chain, indices: Int64, run: ProfileRun, until: float) -> float:
+    """Make the first calls of all steps, which take longer, and compare a sample. Returns the seconds of a sample."""
+    each = 0.0
+    for index in indices.tolist():
+        began = time.perf_counter()
+        compared = _compare(chain, run, index, until)
+        each = (time.perf_counter() - began) / (2 if compared else 1)
+        if compared or not _has_time(began, until):
+            break
+    return each
+
+
+def _has_time(began: float, until: float) -> bool:
+    """Whether twice what has taken since `began` is left."""
+    now = time.perf_counter()
+    return now + 2 * (now - began) < until
+
+
+def _compare(chain: Chain, run: ProfileRun, index: int, until: float) -> bool:
     """Note which stages differ when a sample is computed twice, unless some are known already.
 
     Returns:
-        Whether this is known now: not if a step fails on the sample.
+        Whether this is known now: not if a step fails on the sample, or if there is no time until `until`.
     """
     if any(stage.varies or stage.trouble for stage in run.stages):
         return True
-    found = changes(chain, index)
+    began = time.perf_counter()
+    found = changes(chain, index, lambda: _has_time(began, until))
     if found is None:
         return False
     changed, reasons = found
@@ -210,9 +229,9 @@ def _keep(stage: Measured, bucket: int, value: Any, cacheable: bool) -> None:
         return
     nbytes = _nbytes(leaves)
     stage.nbytes.append(nbytes)
-    if cacheable and stage.free_bytes > 0:
+    if cacheable and stage.kept_bytes < stage.room:
         stage.kept.append((bucket, structure, leaves))
-        stage.free_bytes -= nbytes
+        stage.kept_bytes += nbytes
 
 
 def _nbytes(leaves: Sequence[Any]) -> int:
@@ -238,7 +257,11 @@ def stage_of(
     if measured.kept and not measured.trouble:
         for codec in CODECS:
             if codec == "raw" or time.perf_counter() < until:
-                stored[codec] = _stored(measured, where, counts, codec, folder / codec)
+                try:
+                    stored[codec] = _stored(measured, where, counts, codec, folder / codec)
+                except OSError as error:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    measured.trouble = f"there is no room to measure its store: {error}"
             tick(1)
     seconds = np.array(measured.seconds)
     return Stage(

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -15,10 +16,13 @@ from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.pipeline_loader import checked_workers, loader_of
 from warmstore.pipeline.pipeline_source import uncached_source
 from warmstore.pipeline.profile.profile import Scaling
+from warmstore.pipeline.profile.profile_options import ProfileOptions
+from warmstore.pipeline.profile.step_profiler import Tick
 
 _SETTLE = 2  # batches per worker before the clock starts
 _LEAST = 0.4  # seconds of a measurement, at least: a skipped number of workers would count as useless
 _WINDOWS = 4  # windows of a measurement
+_SLOW = 0.5  # seconds of a batch from which on the time of a measurement is planned before it
 _BATCH = 0.05  # seconds of work in a measured batch, at most
 
 
@@ -35,18 +39,33 @@ class Pace:
     nbytes: int
 
 
-def doubled(chain: Chain, batch_size: int, each: float, most: int, cutoff: float, until: float) -> list[Scaling]:
-    """Run the uncached pipeline with 1, 2, 4 ... workers until a doubling raises the rate by less than `cutoff`.
+def doubled(
+    chain: Chain, options: ProfileOptions, cpu: float, wait: float, nbytes: int, until: float, tick: Tick
+) -> list[Scaling]:
+    """Run the uncached pipeline with 1, 2, 4 ... workers until a doubling raises the rate by less than the cutoff.
+
+    If a sample takes so long that there is no time for it, the rate is computed from the seconds of a sample.
 
     Args:
-        each: approximate CPU seconds per sample. most: workers at most. until: of `time.perf_counter`, approximately.
+        cpu, wait: approximate CPU seconds and seconds of waiting per sample. nbytes: memory of a worker without steps.
+        until: of `time.perf_counter`, approximately. tick: called after each number of workers.
     """
     found: list[Scaling] = []
-    count = 1
+    count, most, cutoff = 1, options.max_workers, options.cutoff
     steps = max(1, int(math.log2(most)) + 1)
-    batch_size = max(1, min(batch_size, int(_BATCH / max(each, 1e-9))))
+    batch_size = max(1, min(options.batch_size, int(_BATCH / max(cpu, 1e-9))))
     while count <= most:
+        tick(1)
         left = until - time.perf_counter()
+        if (cpu + wait) * batch_size > _SLOW and (_SETTLE + 2) * (cpu + wait) * batch_size > left:
+            busy = min(count, os.cpu_count() or 1)
+            rate = min(count / (cpu + wait), busy / max(cpu, 1e-9))
+            known = found[-1] if found else Scaling(0, 0.0, nbytes)
+            if rate < known.rate * (1 + cutoff):
+                break
+            found.append(Scaling(count, rate, known.nbytes))
+            count *= 2
+            continue
         pace = measure(chain, batch_size, count, max(_LEAST, left / max(1, steps - len(found))))
         if found and pace.rate < found[-1].rate * (1 + cutoff):
             if pace.rate > found[-1].rate:

@@ -220,6 +220,11 @@ def read_about(folder: Path) -> dict[str, Any] | None:
         return None
 
 
+def memory_room() -> int:
+    """Free bytes where memory tiers are."""
+    return max(_free(SHARED), _free(Path(tempfile.gettempdir())))
+
+
 def _free(folder: Path) -> int:
     try:
         return int(psutil.disk_usage(str(folder)).free) if os.access(folder, os.W_OK) else 0

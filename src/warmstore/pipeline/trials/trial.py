@@ -5,7 +5,7 @@ may fill a buffer of its own, or set an entry to the same value again.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -174,16 +174,22 @@ def examples(chain: Chain, indices: list[int], step: int) -> Iterator[Taken]:
             trial.watch.restore()
 
 
-def changes(chain: Chain, index: int) -> tuple[list[bool], list[str]] | None:
+def changes(chain: Chain, index: int, goes_on: Callable[[], bool]) -> tuple[list[bool], list[str]] | None:
     """Compute a sample twice, and undo writes to outside memory.
+
+    Args:
+        goes_on: called in between; if it is false, the sample is not computed again.
 
     Returns:
         For each stage, whether the second result differs; and a message if steps write to outside memory that the
-        sample refers to by then, else "". None if a step fails on the sample and skips or substitutes it.
+        sample refers to by then, else "". None if the sample was computed once, or if a step fails on it and skips or
+        substitutes it.
     """
     trial = Trial(chain, index, chain.raw_values([index]), LargeParts(), traceless=True)
     try:
         first = list(trial.stages())
+        if not goes_on():
+            return None
         other = trial.another()
         second = list(other.stages())
         written = trial.watch.written()
