@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -131,6 +132,27 @@ def test_joint_mixes_only_where_that_pays(problem: PlacementProblem) -> None:
     plain = single(problem).counts
     if len(used) > 1 and not ours.counts.sum() == problem.counts.sum() > plain.sum():
         assert 1.03 * in_all(problem, ours.counts) < in_all(problem, plain)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(), st.data())
+def test_forms_that_are_stored_are_taken_unless_others_are_faster(
+    problem: PlacementProblem, data: st.DataObject
+) -> None:
+    stored = tuple(each.placement.tier == "disk" and data.draw(st.booleans()) for each in problem.candidates)
+    free, ours = joint(problem), joint(replace(problem, stored=stored))
+    best = in_all(problem, solve(problem).counts)
+    assert in_all(problem, ours.counts) <= 1.03 * best * (1 + 1e-5)
+    used = [number for number, counts in enumerate(ours.counts) if counts.any()]
+    others = [number for number in used if problem.candidates[number].placement.tier == "disk" and not stored[number]]
+    if others and any(stored):
+        closed = tuple(
+            place.placement.tier == "disk" and not known
+            for place, known in zip(problem.candidates, stored, strict=True)
+        )
+        again = solve(replace(problem, closed=closed))
+        whole = free.counts.sum() == problem.counts.sum() > again.counts.sum()
+        assert whole or in_all(problem, again.counts) > 1.03 * best * (1 - 1e-5)
 
 
 @settings(max_examples=30, deadline=None)

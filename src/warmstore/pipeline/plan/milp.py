@@ -29,8 +29,8 @@ class PlacementProblem:
     """The input: samples per bucket, candidates, budgets in bytes, a load, and the number of epochs.
 
     forced: which candidates belong to steps that must be cached; they get as many samples as fit before all others.
-    closed: which candidates must stay empty. whole: every sample must be cached. at_least: samples placed already, or
-    None.
+    closed: which candidates must stay empty. stored: which candidates have samples in the folder already. whole: every
+    sample must be cached. at_least: samples placed already, or None.
     """
 
     counts: Counts
@@ -41,6 +41,7 @@ class PlacementProblem:
     epochs: int
     forced: tuple[bool, ...] = ()
     closed: tuple[bool, ...] = ()
+    stored: tuple[bool, ...] = ()
     whole: bool = False
     at_least: Counts | None = None
 

@@ -24,7 +24,10 @@ from warmstore.pipeline.plan.strategies import RULES, Strategy, nothing
 from warmstore.pipeline.profile.profile import TIERS, Profile, Tier
 from warmstore.pipeline.profile.source_sizes import buckets_of
 from warmstore.pipeline.steps import deterministic
+from warmstore.pipeline.tiers.tier_folders import stored_bytes, version_name
 from warmstore.pipeline.tiers.tier_overhead import tier_overhead
+
+_STORED = 0.1  # share of the largest version from which on a version counts as stored
 
 
 def plan(
@@ -86,6 +89,7 @@ def plan(
     if identities.trouble:
         notes.append(identities.trouble)
     candidates, reasons = candidates_of(profile, chain.steps, identities.keepable)
+    stored = _stored(candidates, where, chain) if budget.disk and where is not None else ()
     found: list[_Choice] = []
     for count in _worker_counts(profile, workers, world_size):
         load = load_of(profile, candidates, count, world_size, step_seconds, budget, direct_io, strategy)
@@ -100,6 +104,7 @@ def plan(
             load,
             epochs,
             tuple(_is_forced(candidate, chain.steps) for candidate in candidates),
+            stored=stored,
         )
         found.append(_Choice(count, taken, *_within(problem, RULES[strategy], count * world_size)))
         if workers is not None:
@@ -138,6 +143,16 @@ def _within(
         if all(found[tier] <= placements[tier] for tier in TIERS):
             return problem, solution
         placements = {tier: max(found[tier], placements[tier]) for tier in TIERS}
+
+
+def _stored(candidates: Sequence[Candidate], folder: Path, chain: Chain) -> tuple[bool, ...]:
+    """Which candidates have a good part of the samples that the folder has of this pipeline."""
+    steps = chain.identities.descriptions()
+    nbytes = [
+        stored_bytes(folder, version_name(place.step, place.codec, steps[: place.step])) if place.tier == "disk" else 0
+        for place in (each.placement for each in candidates)
+    ]
+    return tuple(size > max(nbytes) * _STORED for size in nbytes)
 
 
 def _left(budgets: PlacementProblem, tier: Tier, writers: int, placements: int) -> float:

@@ -16,14 +16,19 @@ def joint(problem: PlacementProblem) -> Solution:
     """One program for both tiers, or one step in one codec if that is nearly as good and keeps as many samples.
 
     A mixed plan relies on more measurements, each with noise, so it must be faster by `_WORTH`, or keep all samples
-    where one step cannot: then no epoch reads the source.
+    where one step cannot: then no epoch reads the source. By the same rule the disk gets only steps and codecs that
+    are stored there already: another form of nearly the same time is not worth computing everything again.
     """
     best = _solved(problem)
-    if any(problem.forced):
-        return best
-    plain = single(problem)
-    whole = best.counts.sum() == problem.counts.sum() > plain.counts.sum()
-    return plain if problem.total(plain) <= _WORTH * problem.total(best) and not whole else best
+    ways = [] if any(problem.forced) else [single(problem)]
+    if any(problem.stored):
+        known = replace(problem, closed=_not_stored(problem))
+        ways = [*([] if any(problem.forced) else [single(known)]), _solved(known), *ways]
+    is_whole = best.counts.sum() == problem.counts.sum()
+    for way in ways:
+        if problem.total(way) <= _WORTH * problem.total(best) and way.counts.sum() >= is_whole * best.counts.sum():
+            return way
+    return best
 
 
 def sequential(problem: PlacementProblem) -> Solution:
@@ -68,9 +73,23 @@ def _forms(problem: PlacementProblem) -> list[tuple[int, str]]:
     return sorted({(each.placement.step, each.placement.codec) for each in problem.candidates})
 
 
+def _not_stored(problem: PlacementProblem) -> tuple[bool, ...]:
+    """Which candidates of the disk have no samples there. Steps that are forced there and have none stay open."""
+    steps = {each.placement.step for each, stored in zip(problem.candidates, problem.stored, strict=True) if stored}
+    forced = problem.forced or (False,) * len(problem.candidates)
+    return tuple(
+        each.placement.tier == "disk" and not stored and (not must or each.placement.step in steps)
+        for each, stored, must in zip(problem.candidates, problem.stored, forced, strict=True)
+    )
+
+
 def _only(problem: PlacementProblem, form: tuple[int, str]) -> PlacementProblem:
     """The problem restricted to one step and one codec."""
-    closed = tuple((each.placement.step, each.placement.codec) != form for each in problem.candidates)
+    shut = problem.closed or (False,) * len(problem.candidates)
+    closed = tuple(
+        closed or (each.placement.step, each.placement.codec) != form
+        for each, closed in zip(problem.candidates, shut, strict=True)
+    )
     return replace(problem, closed=closed, forced=())
 
 

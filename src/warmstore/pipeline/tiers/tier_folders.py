@@ -25,6 +25,7 @@ from warmstore.pipeline.tiers.sample_store import StoreLocation
 from warmstore.pipeline.tiers.tier_quota import ABOUT
 from warmstore.pipeline.tiers.unflattening import undecodable
 from warmstore.storage.atomic import replace_file
+from warmstore.storage.disk_usage import entries_below
 from warmstore.storage.files import Files, file_lock
 from warmstore.storage.lease import UsageLease, remove_unused
 from warmstore.storage.lifecycle import Closeable
@@ -125,6 +126,13 @@ def disk_folder(folder: Path) -> Path:
 def tier_folder(folder: Path) -> Path:
     """Where the disk tier is in a folder that is given to plans."""
     return folder / _SAMPLES
+
+
+def stored_bytes(folder: Path, version: str) -> int:
+    """Bytes of the records that the folder of a plan has of a version."""
+    return sum(
+        status.st_size for path, status in entries_below(tier_folder(folder) / version) if path.endswith(".arrow")
+    )
 
 
 def is_marked(folder: Path) -> bool:
