@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -287,3 +288,53 @@ def test_a_long_list_is_not_looked_at_again_in_the_first_batch(tmp_path, monkeyp
         batches = iter(loader)
         next(batches)
         assert [*next(batches)[:, 0]][50] == 150
+
+
+@dataclasses.dataclass
+class Named:
+    path: str
+    label: int
+
+
+def test_data_below_the_root_may_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever holds the paths of files, their samples have the same keys in another folder."""
+    makers: list[Callable[[Path], Any]] = [
+        lambda path: path,
+        str,
+        lambda path: (str(path), 3),
+        lambda path: {"path": path, "label": 1},
+        lambda path: Named(str(path), 2),
+        lambda path: [str(path), *["more"] * 40],
+    ]
+
+    def keys(folder: Path, make: Callable[[Path], Any], root: Path | None) -> list[Any]:
+        paths = [folder / f"{number}.bin" for number in range(COUNT)]
+        pipe = ws.Pipeline([make(path) for path in paths], files="content", root=root)
+        return pipe.identities.states.look().each.tolist()
+
+    for number, name in enumerate(("one", "two")):
+        (tmp_path / name / "data").mkdir(parents=True)
+        for at in range(COUNT):
+            (tmp_path / name / "data" / f"{at}.bin").write_bytes(bytes([at]))
+            os.utime(tmp_path / name / "data" / f"{at}.bin", (number, number))
+    one, two = tmp_path / "one" / "data", tmp_path / "two" / "data"
+    for make in makers:
+        known = keys(one, make, one)
+        assert keys(two, make, two) == known
+        assert keys(two, make, tmp_path) != known
+        assert keys(two, make, None) != known
+        assert len({tuple(key) for key in known}) == COUNT
+    (two / "3.bin").write_bytes(b"changed")
+    for make in makers:
+        differs = [key != other for key, other in zip(keys(one, make, one), keys(two, make, two), strict=True)]
+        assert differs == [at == 3 for at in range(COUNT)]
+    for folder in (tmp_path, one):
+        monkeypatch.chdir(folder)
+        here, there = (keys(Path(os.path.relpath(place)), str, place) for place in (one, two))
+        assert [key != other for key, other in zip(here, there, strict=True)] == differs
+    monkeypatch.chdir(one)
+    labels = ["0.bin", "./0.bin", str(one / "0.bin"), "0.bin/", "cat", "./cat", str(one / "cat")]
+    each = ws.Pipeline([*labels, "-"], root=one).identities.states.look().each.tolist()
+    assert len(set(map(tuple, each))) == len(labels) + 1
+    outside = tmp_path / "two" / "data" / ".." / ".." / "one" / "data"  # written as if it were below
+    assert keys(outside, str, two) != keys(outside, str, outside)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +26,22 @@ _LONGEST = 4096
 _BLOCK = 1 << 20
 _LARGEST_OF_PROGRAM = 16 << 20
 _MOST_LISTED = 256
+
+
+def moved_path(text: str, root: str) -> str | None:
+    """What stands for a path below `root`, wherever that is; None for another text.
+
+    A path is moved as it is written: equal results come from equal paths below the root. A relative one counts if there
+    is a file, since it may be any text. None has a zero, so no other text is equal to the result.
+    """
+    is_absolute = text.startswith("/")
+    if not may_be_path(text) or os.path.normpath(text) != text:
+        return None
+    absolute = text if is_absolute else f"{os.getcwd()}/{text}"  # noqa: PTH109
+    place, _ = _place(absolute if is_absolute else os.path.normpath(absolute), root, ())
+    if not place.startswith(MOVABLE[0]) or not (is_absolute or stat_of(text)):
+        return None
+    return f"\0{'' if is_absolute else 'relative '}{place}"
 
 
 def listing(folder: str) -> str:
@@ -94,6 +111,11 @@ class FileStamps:
     files: Files = "stat"
     root: str | None = None
     folders: tuple[str, ...] = ()
+
+    @property
+    def moved(self) -> Callable[[str], str | None] | None:
+        """`moved_path` for the root; None without one."""
+        return None if self.root is None else partial(moved_path, root=self.root)
 
     def stamp(self, text: str) -> str:
         """The text of the file or folder that a string names; "" if it names none."""

@@ -9,11 +9,13 @@ whole, or only by the attributes that code reads (see `reads`).
 from __future__ import annotations
 
 import os
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
 from warmstore.identity.kinds.dispatch import has_rule, is_simple, is_value, record
 from warmstore.identity.kinds.library_settings import record_settings
+from warmstore.identity.named_files import moved_path
 from warmstore.identity.origin import Origin, edited_files, origin_of, origin_of_class, origin_of_function, program_root
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import NAMES_A_FILE, NotPlain, PlainTexts, atom_text, digest_of
@@ -91,7 +93,8 @@ class ObjectWalk(Walk):
         """Record a container of plain data as one fact, if it is large or a set. Returns whether it is."""
         if len(value) <= EXPANDED and type(value) in (list, dict, tuple):
             return False
-        plain = PlainTexts(is_simple)
+        root = self.settings.root
+        plain = PlainTexts(is_simple, moved=None if root is None else partial(moved_path, root=root))
         try:
             text = plain.text(value)
         except NotPlain:

@@ -135,14 +135,22 @@ class PlainTexts:
         is_simple: Returns whether objects of a class count by their attributes alone.
         by_content: Whether an object that occurs again has its content as text, and not a reference to its first
             occurrence. Values that share objects then have independent texts.
+        moved: Returns what stands for a path in a folder that may move; None for another text.
     """
 
-    def __init__(self, is_simple: Callable[[type], bool], *, by_content: bool = False) -> None:
+    def __init__(
+        self,
+        is_simple: Callable[[type], bool],
+        *,
+        by_content: bool = False,
+        moved: Callable[[str], str | None] | None = None,
+    ) -> None:
         self.classes: dict[type, int] = {}
         self.strings: list[Any] = []
         self.alive: list[Any] = []
         self.cycles = False  # whether an object contains itself
         self._is_simple = is_simple
+        self._moved = moved
         self.by_content = by_content
         self._numbers: dict[int, int] = {}
         self._texts: dict[int, str] = {}
@@ -159,9 +167,7 @@ class PlainTexts:
         kind = type(value)
         rule = ATOMS.get(kind)
         if rule is not None:
-            if kind in NAMES_A_FILE:
-                self.strings.append(value)
-            return rule(value)
+            return self.named(value) if kind in NAMES_A_FILE else rule(value)
         if depth > _DEEPEST:
             raise NotPlain
         if kind is tuple:
@@ -195,6 +201,12 @@ class PlainTexts:
             self._texts[id(value)] = text
         return text
 
+    def named(self, value: Any) -> str:
+        """The text of a string or path that may name a file."""
+        self.strings.append(value)
+        moved = None if self._moved is None else self._moved(str(value))
+        return ATOMS[type(value)](value) if moved is None else f"{type(value).__name__} {moved!r}"
+
     def known_kind(self, kind: type) -> tuple[object, bool]:
         """What stands for a class in texts, and whether its objects have state outside a `__dict__`."""
         known = self._known_kinds.get(kind)
@@ -209,7 +221,8 @@ class PlainTexts:
             kind = next(iter(kinds))
             if kind is str:
                 self.strings += values
-                return text_of_strings(values)
+                moved = self._moved
+                return text_of_strings(values if moved is None else [moved(text) or text for text in values])
             if kind in _CHEAP and kind is not float:
                 return shortened(repr(list(values)))
         depth += 1
@@ -283,15 +296,14 @@ def _object(plain: PlainTexts, value: Any, depth: int) -> str:
     kind = type(value)
     name, has_slots = plain.known_kind(kind)
     state: dict[str, Any] = attributes_of(value) if has_slots else value.__dict__
-    parts, add, depth = [], plain.strings.append, depth + 1
+    parts, depth = [], depth + 1
     for label in sorted(state):
         attribute = state[label]
         kind = type(attribute)
         if kind is int:  # inline: most attributes are integers, and there may be millions
             parts.append(f"{label}={attribute}" if -_WORD < attribute < _WORD else f"{label}={_int(attribute)}")
         elif kind is str:
-            add(attribute)
-            parts.append(f"{label}={_str(attribute)}")
+            parts.append(f"{label}={plain.named(attribute)}")
         else:
             parts.append(f"{label}={plain.text(attribute, depth)}")
     return f"object {name}{{{', '.join(parts)}}}"

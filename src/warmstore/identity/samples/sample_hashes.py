@@ -100,7 +100,12 @@ class PathHashes:
 
     def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:
         texts = list(map(str, samples))
-        return hashes_of_texts(texts), self.stamps(texts) if self.are_files else np.zeros((len(texts), 2), np.uint64)
+        return self.names(texts), self.stamps(texts) if self.are_files else np.zeros((len(texts), 2), np.uint64)
+
+    def names(self, texts: Sequence[str]) -> UInt64:
+        """Hashes of the strings. Paths below the root count relative to it."""
+        moved = self.files.moved
+        return hashes_of_texts(texts if moved is None else [moved(text) or text for text in texts])
 
     def stamps(self, texts: Sequence[str]) -> UInt64:
         """Hashes of the files."""

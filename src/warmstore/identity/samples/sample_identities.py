@@ -199,11 +199,11 @@ def _nothing() -> Identity:
 
 def _of_paths(texts: Sequence[str], source: Any, files: FileStamps) -> SampleIdentities:
     """The identities of strings and paths, all hashed in one pass, since there may be millions."""
-    hashes = hashes_of_texts(texts)
-    name = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)} texts".encode())
-    name.update(hashes.data)
     first = texts[:_FIRST]
     look = PathHashes(files, any(map(files.stamp, first)) or any("/" in text and may_be_path(text) for text in first))
+    hashes = look.names(texts)
+    name = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)} texts".encode())
+    name.update(hashes.data)
     if look.are_files:
         hashes = mixed(hashes, look.stamps(texts))
         if not all(text.startswith("/") for text in first) and files.root is None:
@@ -219,7 +219,7 @@ def _one_by_one(
     known: SampleIdentities | None,
 ) -> SampleIdentities | None:
     """The identities of plain data and simple objects; None if the source is to count as a whole."""
-    plain = _plain()
+    plain = _plain(stamps)
     named_by = xxhash.xxh3_128(f"{type(source).__name__} of {len(samples)}".encode())
     blocks = []
     try:
@@ -260,7 +260,7 @@ def _look_at_all(
     patches: Patches,
     watch: Watch,
 ) -> Walk:
-    plain = _plain()
+    plain = _plain(stamps)
     with walking("source", watch, patches=patches) as walk:
         try:
             texts, states = _texts(samples, plain, stamps)
@@ -273,8 +273,8 @@ def _look_at_all(
     return walk
 
 
-def _plain() -> PlainTexts:
-    return PlainTexts(is_simple, by_content=True)
+def _plain(stamps: FileStamps) -> PlainTexts:
+    return PlainTexts(is_simple, by_content=True, moved=stamps.moved)
 
 
 def _is_immutable(value: Any) -> bool:
@@ -292,7 +292,7 @@ class _Values:
     recorded: RecordedIdentity | None
 
     def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:
-        plain = _plain()
+        plain = _plain(self.stamps)
         plain.classes.update(self.classes)
         nothing = np.zeros((len(samples), 2), np.uint64)
         try:
