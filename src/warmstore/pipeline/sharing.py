@@ -101,8 +101,9 @@ def _opened(version: RemoteVersion, tier: Path, quota: ByteQuota, chain: Chain |
     if chain is not None:
         steps, keys = chain.identities.descriptions()[:step], chain.identities.states.look().each
     name = f"disk after {steps[-1]['name']!r}" if steps else "disk of the source"
+    wanted = Wanted(0, step, name, codec, steps, lambda: version.schema, decodes=chain is not None)
     try:
-        place, _ = open_place(Wanted(0, step, name, codec, steps, lambda: version.schema), tier, quota, direct=False)
+        place, _ = open_place(wanted, tier, quota, direct=False)
     except OSError as error:
         if not is_quota_exceeded(error):
             raise

@@ -43,7 +43,10 @@ _FORMAT = 5
 
 @dataclass(frozen=True)
 class Wanted:
-    """A placement to open. steps: those before it. schema: infers the schema of its samples."""
+    """A placement to open. steps: those before it. schema: infers the schema of its samples.
+
+    decodes: whether this process restores samples, so that a version with values of other encoders is made anew.
+    """
 
     number: int
     step: int
@@ -51,6 +54,7 @@ class Wanted:
     codec: str
     steps: tuple[Description, ...]
     schema: Callable[[], SampleSchema | None]
+    decodes: bool = True
 
     @property
     def version(self) -> str:
@@ -166,7 +170,7 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
     reason = ""
     with file_lock(tier / "versions.lock", Files()):
         about = read_about(folder)
-        outdated = "" if about is None else _outdated(about)
+        outdated = "" if about is None or not wanted.decodes else _outdated(about)
         if about is None or outdated:
             shutil.rmtree(folder, ignore_errors=True)  # unfinished, of another format, or of other encoders
             reason = outdated or _reason(tier, wanted)
