@@ -37,6 +37,7 @@ NAMES = (
     "loader",
     "trainers",
     "pipelines",
+    "pipeline_peers",
     "compiling",
     "coverage",
     "artifacts",

@@ -40,6 +40,15 @@ def pages(data: Path = DATA) -> list[str]:
     return sorted(map(str, (data / "packages/usr/share/doc/debian-handbook/html").rglob("*.html")))
 
 
+def lines(count: int) -> list[str]:
+    """Lines of CSV with 20 numbers and a label, drawn at random."""
+    rng = np.random.default_rng(0)
+    numbers, labels = rng.random((count, 20)), rng.integers(0, 10, count)
+    return [
+        ",".join([*(f"{number:.6f}" for number in row), str(label)]) for row, label in zip(numbers, labels, strict=True)
+    ]
+
+
 def vocabulary(data: Path = DATA) -> Path:
     """The file of the BPE vocabulary, trained on first use."""
     path = data / "bpe.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,26 @@ def pages(data: Path) -> ws.Pipeline | None:
         return None
     vocabulary = str(pipeline_data.vocabulary(data))
     return ws.Pipeline(paths).step(read).step(to_text).step(to_ids, vocabulary=vocabulary).step(window, random=True)
+
+
+def table(lines: Sequence[str]) -> ws.Pipeline:
+    """Lines of CSV -> numbers -> standardised, a step for whole batches."""
+    return ws.Pipeline(lines).step(parse).step(standardise, batched=True)
+
+
+def parse(line: str) -> dict[str, Any]:
+    *numbers, label = line.split(",")
+    return {"x": np.array(list(map(float, numbers)), np.float32), "label": int(label)}
+
+
+def standardise(batch: dict[str, Any]) -> dict[str, Any]:
+    batch["x"] = (batch["x"] - np.float32(0.5)) * np.float32(3.46)
+    return batch
+
+
+def tiny(number: int) -> np.ndarray:
+    """100 bytes."""
+    return np.full(25, number, np.float32)
 
 
 def read(path: str) -> bytes:

@@ -44,7 +44,7 @@ class Watch:
 
 def tier_bytes(folder: Path) -> int:
     """Bytes of the tiers in a plan's folder."""
-    return sum(map(_nbytes, folder.glob("pipeline-*")))
+    return sum(map(_nbytes, folder.glob("warmstore-samples")))
 
 
 def _nbytes(folder: Path) -> int:

@@ -46,7 +46,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Seconds of epochs: without a cache, the first, steady, of a second run's first, and of the limit.
+    """Seconds of epochs: without a cache, the first, steady, a second run's first, steady from the disk, the limit.
 
     filling: a first epoch over an uncached one, both from the start of their workers.
     """
@@ -55,6 +55,7 @@ class Outcome:
     first: float
     steady: float
     again: float
+    from_disk: float
     computed_again: int
     limit: float
     filling: float
@@ -131,12 +132,14 @@ def _case(name: str, pipe: ws.Pipeline, settings: Settings) -> Case:
     return Case(name, pipe, profile, profiled, largest, CORES, plain.worker_bytes)
 
 
-def _plan(case: Case, memory: float, disk: float, folder: Path, rule: Strategy = "joint") -> ws.Plan:
+def _plan(
+    case: Case, memory: float, disk: float, folder: Path, rule: Strategy = "joint", workers: int | None = CORES
+) -> ws.Plan:
     """A plan whose tiers have these bytes; the workers have theirs beside. Rules of a kind share no tier in memory."""
     extra = _OVERHEAD + RULES.index(rule)
     return case.pipe.plan(
         profile=case.profile, memory=int(memory) + case.worker_bytes + extra, disk=int(disk) + extra if disk else None,
-        folder=folder, workers=case.workers, strategy=rule,
+        folder=folder, workers=workers, strategy=rule,
     )  # fmt: skip
 
 
@@ -148,13 +151,13 @@ def _epoch(loader: ws.Loader) -> float:
 
 
 def _loader(case: Case, plan: ws.Plan | None) -> ws.Loader:
-    return case.pipe.loader(plan, BATCH, workers=case.workers, seed=0)
+    return case.pipe.loader(plan, BATCH, workers=case.workers if plan is None else None, seed=0)
 
 
 def _everything(case: Case, settings: Settings) -> Outcome:
     """All that may be kept fits in memory; and a second run over a tier on the disk."""
     folder, rounds = settings.folder / f"{case.name}-all", settings.pick(3, 2)
-    plan = _plan(case, 1.5 * case.largest, 0, folder)
+    plan = _plan(case, 1.5 * case.largest, 0, folder, workers=None)
     begun, uncached, first, steady = [], [], [], []
     for _ in range(settings.pick(3, 1)):
         with closing(_loader(case, None)) as plain:
@@ -163,9 +166,10 @@ def _everything(case: Case, settings: Settings) -> Outcome:
         with closing(_loader(case, plan)) as kept:
             first.append(_epoch(kept))
             steady += [_epoch(kept) for _ in range(rounds)]
-    on_disk = _plan(case, 0, 1.5 * case.largest, folder)
+    on_disk = _plan(case, 0, 1.5 * case.largest, folder, workers=None)
     with closing(_loader(case, on_disk)) as one:
         _epoch(one)
+        from_disk = statistics.median(_epoch(one) for _ in range(rounds))
     before = tier_bytes(folder)
     with closing(_loader(case, on_disk)) as other:
         again = _epoch(other)
@@ -175,20 +179,21 @@ def _everything(case: Case, settings: Settings) -> Outcome:
         statistics.median(first),
         statistics.median(steady),
         again,
+        from_disk,
         grown,
-        _limit(case),
+        limit_of(case.pipe),
         statistics.median(map(operator.truediv, first, begun)),
     )
 
 
-def _limit(case: Case) -> float:
-    """Seconds to gather from memory and do the steps that cannot be kept, on one core, by the number of cores."""
-    pipe, rng = case.pipe, np.random.default_rng(0)
+def limit_of(pipe: ws.Pipeline, batch: int = BATCH) -> float:
+    """Seconds to gather from a list and run the steps that cannot be cached, on one core, by the number of cores."""
+    rng = np.random.default_rng(0)
     values = [pipe.run(pipe.source[at], at, last=pipe.cacheable) for at in range(min(len(pipe), 512))]
     order = rng.integers(0, len(values), len(pipe))
     began = time.perf_counter()
-    for first in range(0, len(order), BATCH):
-        stack([pipe.run(values[at], at, first=pipe.cacheable) for at in order[first : first + BATCH].tolist()])
+    for first in range(0, len(order), batch):
+        stack([pipe.run(values[at], at, first=pipe.cacheable) for at in order[first : first + batch].tolist()])
     return (time.perf_counter() - began) / CORES
 
 
@@ -266,11 +271,9 @@ def _table_of_rounds(case: Case, rounds: Sequence[Round]) -> Table:
 
 def _bars(cases: Sequence[Case], everything: dict[str, Outcome], rounds: dict[str, list[Round]]) -> list[Bar]:
     bars = []
-    if (speech := everything.get("speech")) is not None:
-        faster = speech.uncached / speech.steady
-        passed = faster >= 5.3 or speech.steady <= 1.2 * speech.limit
-        bars.append(Bar("speech in memory: times faster than uncached (or 1.2 x the limit)", faster, 5.3, passed))
-    every = [one for name in rounds for one in rounds[name]]
+    for name, one in everything.items():
+        bars.append(Bar.at_most(f"{name} in memory: a steady epoch over the limit", one.steady / one.limit, 1.5))
+    every, all_ = [one for name in rounds for one in rounds[name]], list(everything.values())
 
     def worst(rule: str) -> float:
         return max(one.against[rule] for one in every)
@@ -284,8 +287,9 @@ def _bars(cases: Sequence[Case], everything: dict[str, Outcome], rounds: dict[st
         Bar.at_most("joint over memory first, at the worst budget", worst("sequential"), 1.05),
         Bar.at_least("times faster than both, at the best budget", best, 1.2),
         Bar.at_most("measured off predicted, at the worst budget", max(map(off, every)), 0.15),
-        Bar.at_most("the first epoch over an uncached one", max(o.filling for o in everything.values()), 1.1),
-        Bar.at_most("bytes that a second run adds", max(o.computed_again for o in everything.values()), 0),
+        Bar.at_most("the first epoch over an uncached one", max(o.filling for o in all_), 1.08),
+        Bar.at_most("a second run's first epoch over a steady one", max(o.again / o.from_disk for o in all_), 1.5),
+        Bar.at_most("bytes that a second run adds", max(o.computed_again for o in all_), 0),
         Bar.at_most("bytes of a tier beyond its budget", max(one.over for one in every), 0),
     ]
     growths = [(one.grown - 64e6) / (1.1 * one.memory) for one in every]

@@ -1,6 +1,7 @@
 """Options and fixtures of the whole suite."""
 
 import faulthandler
+import gc
 import os
 import signal
 import tempfile
@@ -38,6 +39,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what the imports made out of garbage collections: many tests collect, and most objects are torch's."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
