@@ -15,6 +15,7 @@ import numpy as np
 
 import warmstore as ws
 from benchmarks import pipeline_data, pipeline_steps
+from benchmarks.pipeline_parts import PARTS, parts_of
 from benchmarks.pipelines import CORES, limit_of
 from benchmarks.private_memory import private_bytes
 from benchmarks.report import Bar, Report, Table
@@ -219,11 +220,14 @@ def run(settings: Settings) -> Report:
     found = {case.name: _outcomes(case, settings) for case in cases}
     limits = {case.name: limit_of(case.pipe, case.batch) for case in cases}
     grown = {case.name: _grown(case, settings) for case in cases}
+    parts = [(case.name, *parts_of(case.pipe, _in_memory(case), case.batch)) for case in cases]
     tiny = _tiny(settings)
     tables = [_table(case, found[case.name], limits[case.name]) for case in cases]
     rows = [(name, *counts) for name, counts in grown.items()]
     columns = ("", "samples", "appended", "computed", f"computed by {_FOLDS} folds")
     tables.append(Table("Samples that are computed when a cached list grows, and by its folds", columns, tuple(rows)))
+    title = "Where a steady epoch goes: CPU µs per sample, all samples in memory"
+    tables.append(Table(title, ("", *PARTS), tuple(parts)))
     rate, nbytes, count = tiny
     tables.append(
         Table(
@@ -311,6 +315,10 @@ def _outcomes(case: Case, settings: Settings) -> dict[str, Outcome]:
         name: Outcome(prepared[name], first[name], statistics.median(took[name]), again[name], _nbytes(way.folder))
         for name, way in found.items()
     }
+
+
+def _in_memory(case: Case) -> ws.Plan:
+    return case.pipe.plan(profile=case.profile, memory="3GB")
 
 
 def _epoch(way: Way) -> float:
