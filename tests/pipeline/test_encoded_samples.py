@@ -133,9 +133,13 @@ def test_a_step_that_draws_on_a_memo(tmp_path: Path) -> None:
     plan = plan_of(pipe, [(1, "memory", "raw")], [4])
     for chosen in (None, plan):
         MEMO.clear()
-        with warnings.catch_warnings(action="ignore"), pipe.loader(chosen, 4, workers=0) as loader:
+        with warnings.catch_warnings(record=True) as notes, pipe.loader(chosen, 4, workers=0) as loader:
+            warnings.simplefilter("always")
             counts.append([sorted(int((row > 0).sum()) for batch in loader for row in batch) for _ in range(4)])
     assert counts == [[[epoch] * 4 for epoch in range(4)]] * 2
+    assert "'memo' shares memory with the source, an argument, a global or a memo, and a step writes" in str(
+        notes[0].message
+    )
 
 
 def test_a_step_that_only_reads_a_memo_is_kept(tmp_path: Path) -> None:
@@ -184,11 +188,11 @@ def test_an_encoder_that_is_wrong_for_a_rare_value(tmp_path: Path) -> None:
         check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(2))
 
 
-def test_memory_that_arrow_or_an_image_shares_with_an_array(tmp_path: Path) -> None:
+@pytest.mark.parametrize("over", [Image.fromarray, lambda pixels: pa.array(pixels.reshape(-1))])
+def test_memory_that_arrow_or_an_image_shares_with_an_array(over: Callable[[Any], Any], tmp_path: Path) -> None:
     def shared(index: int) -> Any:
         pixels = np.full((4, 8), index, np.uint8)
-        other = Image.fromarray(pixels) if index % 2 else pa.array(pixels.reshape(-1))
-        return {"pixels": pixels, "other": other}
+        return {"pixels": pixels, "other": over(pixels)}
 
     def add(sample: Any) -> Any:
         sample["pixels"] += 1
@@ -224,3 +228,65 @@ def test_a_profile_is_measured_again_with_another_encoder(tmp_path: Path) -> Non
     ws.register_encoder(Track, encoded.encode, encoded.decode)
     assert pipe.profile(**options).stages[1].trouble == ""
     assert len(list(tmp_path.glob("profile-*.json"))) == 2
+
+
+POINTS = """
+    import numpy as np
+
+    OFFSET = 1
+    SCALES = np.ones(3_000_000)
+    SEEN = {}
+
+    class Point:
+        def __init__(self, x):
+            self.x = x
+
+    def encode(point):
+        SEEN[point.x] = point.x
+        return (point.x + OFFSET) * float(SCALES[0])
+
+    def decode(x):
+        return Point(x / float(SCALES[0]) - OFFSET)
+
+    def make(index):
+        return Point(float(index))
+
+    def look(point):
+        return point.x
+"""
+
+
+@pytest.fixture
+def points(program: Any) -> Iterator[Any]:
+    """A module with steps and an encoder, which reads globals and writes to a memo."""
+    module = program(POINTS)
+    ws.register_encoder(module.Point, module.encode, module.decode)
+    yield module
+    REGISTRY.remove(module.Point)
+
+
+def test_an_encoder_with_a_memo(points: Any) -> None:
+    pipe = ws.Pipeline(range(8)).step(points.make).step(points.look)
+    with pipe.loader(plan_of(pipe, [(1, "memory", "raw")], [8]), 4, workers=0) as loader:
+        check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(4))
+        assert kept(loader) == 8
+        assert loader._source.notes() == []
+
+
+@pytest.mark.parametrize(("change", "batches"), [("OFFSET = 5", 1), ("OFFSET = 5", 2), ("SCALES[0] = 2", 2)])
+def test_globals_of_an_encoder_that_change(change: str, batches: int, points: Any) -> None:
+    """What was encoded with the old value is not decoded with the new one, neither in this epoch nor in the next."""
+    pipe = ws.Pipeline(range(8)).step(points.make).step(points.look)
+    wanted = [list(expected(pipe, 4, 0, epoch)) for epoch in range(4)]
+    with pipe.loader(plan_of(pipe, [(1, "memory", "raw")], [8]), 4, workers=0) as loader:
+        check(loader, wanted.__getitem__, range(2))
+        assert kept(loader) == 8
+        third = iter(loader)
+        got = [next(third) for _ in range(batches)]
+        exec(change, vars(points))
+        with pytest.warns(RuntimeWarning, match=r"cannot be restored.*: the encoder of .*Point has changed"):
+            got += third
+            got += loader
+        assert same(got, wanted[2] + wanted[3])
+        check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(4, 6))
+        assert kept(loader) == 8

@@ -117,8 +117,6 @@ class Identities:
         self.states.look_at_source()
         if self.samples.identity.unknown:
             return reasons(self.samples.identity.unknown)
-        for encoder in _encoders():
-            encoder.refresh()  # what another encoder has encoded is not decoded
         for recorded, old in zip(self._steps, known, strict=False):
             now = recorded.refresh()
             if now.digest != old["digest"]:

@@ -171,3 +171,5 @@ def test_a_palette_alone() -> None:
     palette = ImagePalette.ImagePalette("RGB", [1, 2, 3])
     made = back(palette)
     assert (made.palette, made.mode, made.colors) == ([1, 2, 3], "RGB", {(1, 2, 3): 0})
+    raw = ImagePalette.raw("BGR", b"\x01\x02\x03")
+    assert (back(raw).rawmode, back(raw).dirty, back(raw).colors) == ("BGR", 1, raw.colors)
