@@ -285,8 +285,7 @@ def test_globals_of_an_encoder_that_change(change: str, batches: int, points: An
         got = [next(third) for _ in range(batches)]
         exec(change, vars(points))
         with pytest.warns(RuntimeWarning, match=r"cannot be restored.*: the encoder of .*Point has changed"):
-            got += third
-            got += loader
+            got += [*third, *loader]
         assert same(got, wanted[2] + wanted[3])
         check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(4, 6))
         assert kept(loader) == 8

@@ -138,6 +138,14 @@ def test_records_of_any_values(values: list[Any], codec: str) -> None:
     assert {rows.count for rows in block.values()} == {len(fitting)}
 
 
+def test_many_texts_are_one_byte_string() -> None:
+    few, many = ([flatten([f"{word}" for word in range(count)]) for _ in range(3)] for count in (16, 17))
+    schema = SampleSchema.of(few, "raw")
+    assert schema is not None
+    assert len(schema.fields) == 16
+    assert SampleSchema.of(many, "raw") is None
+
+
 def test_values_of_no_bytes() -> None:
     parts = [flatten({"boxes": np.zeros((0, 4)), "ids": np.zeros(0, np.int32)}) for _ in range(3)]
     schema = SampleSchema.of(parts, "raw")

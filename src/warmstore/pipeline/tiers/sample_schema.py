@@ -30,6 +30,8 @@ SAMPLE = "sample"
 
 SAMPLE_FIELD = Array("uint64", (2,))
 
+_MOST_TEXTS = 16  # str and bytes leaves with a field each; more of them are read faster as one byte string
+
 
 @dataclass(frozen=True)
 class SampleSchema:
@@ -43,11 +45,11 @@ class SampleSchema:
 
     @classmethod
     def of(cls, examples: Sequence[tuple[TreeSpec, list[Any]]], codec: str) -> "SampleSchema | None":
-        """The schema of samples like the examples; None if their structures differ."""
+        """The schema of samples like the examples; None if their structures differ, or have many texts."""
         if not examples or any(structure != examples[0][0] for structure, _ in examples):
             return None
         nodes = leaves_of(examples[0][0])
-        if not nodes:
+        if not nodes or sum(dtype_of(node) is None for node in nodes) > _MOST_TEXTS:
             return None
         columns = zip(*(leaves for _, leaves in examples), strict=True)
         return cls(
