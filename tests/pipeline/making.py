@@ -1,6 +1,8 @@
 """Pipelines and plans to test with, and what an uncached pipeline gives, computed the plain way."""
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ from warmstore.pipeline.plan.plan_figures import Placement
 from warmstore.pipeline.sample_generators import sample_generator
 from warmstore.pipeline.step_identities import Description, describe
 from warmstore.pipeline.steps import Step
+from warmstore.storage.disk_usage import folder_bytes
+from warmstore.storage.files import Files
+from warmstore.storage.locks import ReentrantFileLock
 
 MB = 1 << 20
 
@@ -119,3 +124,26 @@ def check(loader: ws.Loader, batches: Callable[[int], Iterator[Any]], epochs: ra
         assert len(got) == len(wanted)
         for at, (one, other) in enumerate(zip(got, wanted, strict=True)):
             assert same(one, other), (epoch, at, one, other)
+
+
+@contextlib.contextmanager
+def watched(folder: Path) -> Iterator[Callable[[], int]]:
+    """Count the bytes of the tier in a plan's folder all the time; the function returns the most there were.
+
+    Nobody adds bytes while they are counted: else a file that is evicted and the one that takes its room both count.
+    """
+    tier, most, over = folder / "warmstore-samples", [0], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.001):
+            if (tier / "room.lock").exists():
+                with ReentrantFileLock(tier / "room.lock", Files()).held():
+                    most[0] = max(most[0], folder_bytes(tier))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield lambda: most[0]
+    finally:
+        over.set()
+        thread.join()

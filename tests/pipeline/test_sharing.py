@@ -1,20 +1,17 @@
 """Two machines that share decoded samples: what one has pushed, the other pulls and does not compute."""
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.pipeline.functions import make
-from tests.pipeline.making import MB, expected, plan_of, same
+from tests.pipeline.making import MB, expected, plan_of, same, watched
 
 import warmstore as ws
 from warmstore.errors import Damaged, StaleCache
 from warmstore.pipeline.plan.plan import Plan
-from warmstore.storage.disk_usage import folder_bytes
+from warmstore.storage.quota import ByteQuota
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
 pytestmark = pytest.mark.forks
@@ -56,24 +53,6 @@ def epoch(pipe: Any, plan: Plan) -> int:
     assert all(map(same, got, wanted))
     calls[0] = before
     return made
-
-
-@contextlib.contextmanager
-def watched(folder: Path) -> Iterator[Callable[[], int]]:
-    """The most bytes that the tier in a folder took, counted all the time."""
-    most, over = [0], threading.Event()
-
-    def watch() -> None:
-        while not over.is_set():
-            most[0] = max(most[0], folder_bytes(folder / "warmstore-samples"))
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield lambda: most[0]
-    finally:
-        over.set()
-        thread.join()
 
 
 @pytest.mark.parametrize("kind", ["array", "varying", "dict", "mixed", "crops", "bytes", "turned"])
@@ -150,6 +129,16 @@ def test_a_small_budget_takes_what_fits(tmp_path: Path) -> None:
     assert 240 <= made < 300
 
 
+def test_a_plan_of_a_part_takes_what_is_there(tmp_path: Path) -> None:
+    """A budget for 30 of 100 samples holds those that the remote has."""
+    some, whole = ws.Pipeline(list(range(60, 100))).step(large), ws.Pipeline(list(range(100))).step(large)
+    some.push(tmp_path / "remote", filled(some, tmp_path / "one"))
+    plan = plan_of(whole, [(1, "disk", "raw")], [30], folder=tmp_path / "other")
+    whole.pull(tmp_path / "remote", plan)
+    assert epoch(whole, plan) <= 70
+    assert whole.fill(plan, workers=0, progress=False).computed == 0
+
+
 def test_what_no_plan_needs_makes_room(tmp_path: Path) -> None:
     pipe, old = (ws.Pipeline(list(range(first, first + 200))).step(large) for first in (0, 1000))
     pipe.push(tmp_path / "remote", filled(pipe, tmp_path / "one"))
@@ -176,7 +165,9 @@ def test_what_was_evicted_can_be_pulled_again(tmp_path: Path) -> None:
         filled(new, plan.folder, **options)  # type: ignore[arg-type]
         assert epoch(pipe, plan) > 100
         filled(new, plan.folder, **options)  # type: ignore[arg-type]
-        assert pipe.pull(remote, plan).records > 100
+        pulled = pipe.pull(remote, plan)
+        assert pulled.records > 100
+        assert (pulled.chunks > 0) == (plan is other)  # rows of its own are copied
         assert epoch(pipe, plan) == 0
 
 
@@ -207,3 +198,26 @@ def test_a_url_with_something_else_is_refused(tmp_path: Path) -> None:
     for refused in (pipe.push, pipe.pull):
         with pytest.raises(StaleCache, match="no samples of a pipeline"):
             refused(tmp_path / "remote", plan)
+
+
+def test_bytes_that_others_take_before_a_chunk_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = ws.Pipeline(list(range(200))).step(large)
+    pipe.push(tmp_path / "remote", filled(pipe, tmp_path / "one", disk=6 * MB))
+    other = plan_for(pipe, tmp_path / "other", disk=6 * MB)
+    tier, free, taken = tmp_path / "other" / "warmstore-samples", ByteQuota.free, [0]
+
+    def racing(quota: ByteQuota, wanted: int = 0) -> int:
+        left = free(quota, wanted)
+        if wanted > 900_000 and not taken[0]:  # of a chunk
+            taken[0] = left - 600_000
+            (tier / "others").write_bytes(bytes(taken[0]))
+        return left
+
+    monkeypatch.setattr(ByteQuota, "free", racing)
+    with watched(tmp_path / "other") as most:
+        pulled = pipe.pull(tmp_path / "remote", other)
+    assert taken[0] > 4 * MB
+    assert (pulled.chunks, 10 < pulled.records < 40) == (0, True)  # rows are copied
+    assert most() <= 6 * MB
+    assert not list(tier.rglob(".pull"))
+    epoch(pipe, other)

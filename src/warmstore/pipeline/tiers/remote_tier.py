@@ -23,7 +23,6 @@ from warmstore.pipeline.tiers.tier_store import KINDS
 from warmstore.records.keyed_store import read_keys
 from warmstore.records.local_store import LocalStore
 from warmstore.records.log.log_entries import ADOPTED
-from warmstore.remote.objects import Objects
 from warmstore.replicate.attach import attach
 from warmstore.replicate.keys_first import keys_first
 from warmstore.replicate.remote_copy import Remote, RemoteFiles
@@ -73,16 +72,12 @@ class RemoteVersion:
 
     def __init__(self, name: str, remote: Remote, scratch: Path) -> None:
         self.name = name
-        self._remote = remote
+        self.remote = remote
         self._files = RemoteFiles(remote, _SCRATCH, scratch)
         self.parts = [
-            self._part(head, scratch / f"{name}.{number}") for number, head in enumerate(read_heads(self.objects))
+            self._part(head, scratch / f"{name}.{number}")
+            for number, head in enumerate(read_heads(self._files.objects))
         ]
-
-    @property
-    def objects(self) -> Objects:
-        """The connection to the version's place."""
-        return self._files.objects
 
     @cached_property
     def keys(self) -> UInt64:
@@ -116,15 +111,15 @@ class RemoteVersion:
         found = parsed_version(self.name)
         metadata = head.manifest.metadata
         if not head.shared or metadata.get("kind") not in KINDS or found is None:
-            raise StaleCache(f"{self._remote!r} holds no samples of a pipeline; push to another URL")
+            raise StaleCache(f"{self.remote!r} holds no samples of a pipeline; push to another URL")
         if key_of(metadata["steps"]) != found["key"]:
-            raise StaleCache(f"{head.name} at {self._remote!r} holds the results of other steps than those of its name")
+            raise StaleCache(f"{head.name} at {self.remote!r} holds the results of other steps than those of its name")
         kind = KINDS.index(metadata["kind"])
         schema = SampleSchema.of_bytes(found["codec"]) if kind else SampleSchema.from_json(metadata["schema"])
         if schema.store_fields != head.manifest.fields:
-            raise Damaged(f"{head.name} at {self._remote!r} has other fields than its schema")
+            raise Damaged(f"{head.name} at {self.remote!r} has other fields than its schema")
         LocalStore.create(folder, head.manifest.fields, files=self._files).close(seal=False)
-        attach(folder, head, self.objects, self._files, keep_remote=keys_first(self._files), progress=False)
+        attach(folder, head, self._files.objects, self._files, keep_remote=keys_first(self._files), progress=False)
         store = LocalStore.open_folder(folder, "r", files=self._files)
         return RemotePart(head, kind, schema, store, _keys(store), _chunks(store))
 

@@ -68,7 +68,10 @@ def pull_version(store: SampleStore, version: RemoteVersion, progress: bool | No
         Damaged: the remote's bytes are not those that were pushed.
         RemoteUnavailable, RemoteRefused: what was pulled before stays; the next pull continues.
     """
-    pulled = [_adopt(store, part, version.objects, progress) for part in version.parts]
+    pulled = []
+    for part in version.parts:
+        with contextlib.closing(version.remote.open()) as objects:  # a failed fetch closes it
+            pulled.append(_adopt(store, part, objects, progress))
     for part in version.parts:
         pulled.append(PullResult(0, 0, _copy(store, part)))
     return sum_of_pulls(pulled)
@@ -96,7 +99,8 @@ def _adopt(store: SampleStore, part: RemotePart, objects: Objects, progress: boo
         except OSError as error:
             if not is_quota_exceeded(error):
                 raise
-            shutil.rmtree(path / STAGING, ignore_errors=True)  # another process took the free bytes
+            shutil.rmtree(path / STAGING, ignore_errors=True)
+            break  # another process took the free bytes
         store.refresh()
     return sum_of_pulls(pulled)
 
