@@ -14,6 +14,7 @@ KINDS = (
     "images",
     "text",
     "bytes",
+    "words",
     "objects",
     "views",
     "scalar",
@@ -73,6 +74,9 @@ def make(index: int, kind: str) -> Any:
         made = [f"\ud800{index}", "\ud83d\ude00", "\x00", "😀", ""]
     elif kind == "bytes":
         made = (bytes(index % 3), bytearray(b"\x00\xff"), memoryview(b"ab"))
+    elif kind == "words":
+        words = np.array([f"word {index}", "\ud800", "ß" * (1 + index % 2)])
+        made = {"words": words, "first": words[0], "rest": words[1:], "swapped": pixels[0].astype(">i4")}
     elif kind == "objects":
         made = np.empty((2, 3), object)
         shared = [index, [None]]
@@ -167,6 +171,8 @@ def _write(value: Any, done: set[int]) -> None:
         for part in value.flat:
             _write(part, done)
         value[(-1,) * value.ndim] = f"written {len(done)}"
+    elif isinstance(value, np.ndarray) and value.dtype.kind == "U":
+        value[-1] = "w"
     elif isinstance(value, np.ndarray):
         value += np.ones((), value.dtype)
     elif isinstance(value, bytearray):

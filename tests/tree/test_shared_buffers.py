@@ -84,6 +84,8 @@ OVERLAPS = {
     "tensors": lambda: (lambda x: [x[1], x, x.t(), x.view(-1)])(torch.arange(6).reshape(2, 3).bfloat16()),
     "expanded": lambda: torch.arange(3).expand(4, 3),
     "tensor and its array": lambda: (lambda x: (x, x.numpy()))(torch.arange(4.0)),
+    "text": lambda: (lambda x: {"a": x, "b": x[1:].T, "bytes": x.view("S4")})(np.array([["a", "bc"], ["d", ""]])),
+    "bytes swapped": with_views(lambda x: x.view(">i8"), lambda x: x.view(">i4")[:, ::2]),
     "nested": with_views(lambda x: {"a": Box([x[0]], (x[1:3],))}),
     "many": lambda: (lambda x: [x[at : at + 2] for at in range(40)])(np.arange(41)),
 }

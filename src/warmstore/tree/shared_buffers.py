@@ -37,7 +37,7 @@ class Member:
     @property
     def is_array(self) -> bool:
         """Whether it is an array or tensor, which can be a view of a buffer."""
-        return self.node[0] in ("array", "tensor", "objects")
+        return self.node[0] in ("array", "tensor", "packed", "objects")
 
     @property
     def has_objects(self) -> bool:

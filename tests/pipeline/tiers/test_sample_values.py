@@ -99,6 +99,15 @@ def test_any_value(value: Any) -> None:
         torch.ones(2, dtype=torch.bfloat16),
         OrderedDict(a=1, b=[True, False]),
         2**80,
+        np.array([["a", "bcd"], ["\ud800", "😀"], ["\0a\0", ""]]).T,
+        np.array([b"a\0b\0", b""]),
+        np.array([b"ab", b"c"], "V2"),
+        np.array("one"),
+        np.arange(6, dtype=">i4").reshape(2, 3).T,
+        np.array(["2020-01-01", "NaT"], ">M8[D]"),
+        np.empty((0, 2), "U4"),
+        np.str_("a\0\ud800"),
+        np.bytes_(b"a\0"),
     ],
 )
 def test_special_values(value: Any) -> None:
@@ -110,8 +119,10 @@ def test_special_values(value: Any) -> None:
     [
         object(),
         {1.5: 1},
-        np.array(["a"]),
-        np.zeros(2, ">i4"),
+        np.zeros(2, [("x", "i4")]),
+        np.array(["a"], np.dtypes.StringDType()),
+        np.empty(2, "V0"),
+        np.zeros(2, np.dtype("U3", metadata={"a": 1})),
         torch.ones(2, requires_grad=True),
         torch.ones(2).to_sparse(),
         torch.nn.Parameter(torch.ones(1)),

@@ -10,7 +10,11 @@ from typing import Any
 from warmstore.pipeline.encoders.encoder import Encoder
 from warmstore.tree.type_names import find_type, type_name
 
-_FAMILIES = {"PIL": "warmstore.pipeline.encoders.pil", "pyarrow": "warmstore.pipeline.encoders.arrow"}
+_FAMILIES = {
+    "PIL": "warmstore.pipeline.encoders.pil",
+    "numpy": "warmstore.pipeline.encoders.numpy_text",
+    "pyarrow": "warmstore.pipeline.encoders.arrow",
+}
 """The modules with encoders of warmstore, by the library whose types they encode."""
 
 

@@ -32,6 +32,7 @@ from warmstore.tree.type_names import find_type, type_name
 
 _TEXTS = {bytes: "bytes", bytearray: "bytearray", memoryview: "memoryview", str: "str"}
 _IMMUTABLE = frozenset({str, bytes, memoryview, type(None), type, *NUMBERS})
+_PACKED = (np.str_, np.bytes_, np.void)
 _BYTES = ("B", "b", "c")  # formats of memoryviews
 _KEYS = (str, int, bool, type(None))
 _NOT_ENCODED = frozenset({np.ndarray, np.memmap, list, dict, tuple, OrderedDict, bytearray, memoryview})
@@ -112,7 +113,7 @@ def _flatten(value: Any, path: str, flat: _Flat) -> TreeSpec:
         return ["integer", str(value)]
     if value is None:
         return ["none"]
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and not isinstance(value, np.character):
         flat.leaves.append(np.array(value, _checked_dtype(np.asarray(value).dtype, path)))
         return ["scalar", dtype_name(value.dtype)]
     if kind is memoryview:
@@ -284,11 +285,26 @@ def names_of_parts(value: Any) -> list[str]:
 
 def _flatten_array(kind: str, array: Any, path: str, flat: _Flat) -> TreeSpec:
     array = np.asarray(array)
+    if array.dtype.type in _PACKED or not array.dtype.isnative:
+        return _flatten_packed(array, path, flat)
     dtype = _checked_dtype(array.dtype, path)
     order, leaf = _order(array)
     node = [kind, dtype_name(dtype), array.ndim, order, not array.flags.writeable]
     flat.arrays.append(Member(node, len(flat.leaves), array, _at(path)))
     flat.leaves.append(np.asarray(leaf, dtype, order="C"))
+    return node
+
+
+def _flatten_packed(array: Any, path: str, flat: _Flat) -> TreeSpec:
+    """The node of an array of a dtype that stores do not have: the leaf has the bytes of each element."""
+    dtype = array.dtype
+    if np.dtype(dtype.str) != dtype or dtype.metadata is not None or not dtype.itemsize:
+        raise UnsupportedType(f"{_at(path)} is an array of {dtype}; numbers, bools, times, text and bytes can be kept")
+    order, leaf = _order(array)
+    leaf = np.asarray(leaf, order="C")
+    node = ["packed", dtype.str, array.ndim, order, not array.flags.writeable]
+    flat.arrays.append(Member(node, len(flat.leaves), array, _at(path)))
+    flat.leaves.append(np.ndarray((*leaf.shape, dtype.itemsize), np.uint8, leaf))
     return node
 
 

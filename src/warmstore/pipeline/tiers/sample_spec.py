@@ -20,7 +20,7 @@ NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 FIXED = ("number", "scalar", "str", "surrogates", "bytes", "memoryview")
 """Leaves that are not mutable."""
 
-LEAVES = ("array", "tensor", "numbers", "bytearray", *FIXED)
+LEAVES = ("array", "tensor", "packed", "numbers", "bytearray", *FIXED)
 MARKED, NOT_MARKED = np.array(True), np.array(False)
 """The first leaf of a spec with marks."""
 
@@ -53,6 +53,8 @@ def dtype_of(node: TreeSpec) -> np.dtype[Any] | None:
     """The dtype of an array leaf; None for bytes and str."""
     if node[0] == "outside":
         return MARKED.dtype
+    if node[0] == "packed":
+        return np.dtype(np.uint8)  # [..., bytes of an element]
     return numpy_dtype(node[1]) if node[0] in ("array", "tensor", "scalar", "number", "numbers") else None
 
 

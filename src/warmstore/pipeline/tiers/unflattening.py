@@ -189,7 +189,9 @@ class Unflattener:
 
 def _view(node: TreeSpec, buffers: list[Any]) -> Any:
     _, kind, dtype, shape, strides, offset, frozen, buffer, _ = node
-    array: Any = np.ndarray(shape, numpy_dtype(dtype), buffers[buffer], offset, strides)
+    array: Any = np.ndarray(
+        shape, np.dtype(dtype) if kind == "packed" else numpy_dtype(dtype), buffers[buffer], offset, strides
+    )
     return to_torch(array) if kind == "tensor" else _frozen(array, frozen)
 
 
@@ -205,6 +207,8 @@ def _finished(node: TreeSpec, leaf: Any) -> Any:
         return _frozen(ordered(leaf, node), node[4])
     if kind == "tensor":
         return to_torch(ordered(leaf, node))
+    if kind == "packed":
+        return _frozen(ordered(np.ndarray(leaf.shape[:-1], np.dtype(node[1]), leaf), node), node[4])
     if kind == "number":
         return leaf.item()
     if kind == "numbers":
