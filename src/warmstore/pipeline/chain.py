@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, final
 
 from warmstore.errors import BadSource, SampleSkipped, SchemaMismatch
+from warmstore.identity.samples.selected_samples import SelectedSamples
 from warmstore.loading.collate import stack
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.trainers.dataset import Dataset
@@ -53,6 +54,18 @@ class Chain:
     def identities(self) -> Identities:
         """Identities of the source and the steps, computed at the first access."""
         return Identities(self.source, self.steps, self.settings)
+
+    def select(self, indices: Int64) -> "Chain":
+        """The chain of some samples of the source, int64 [m]."""
+        chosen = Chain(SelectedSamples(self.source, indices), self.steps, self.settings)
+        chosen.identities = self.identities.of_samples(chosen.source)
+        return chosen
+
+    def before(self, count: int, last: Step) -> "Chain":
+        """The chain of the first `count` steps and another step, which is not random."""
+        chain = Chain(self.source, (*self.steps[:count], last), self.settings)
+        chain.identities = self.identities.before(count, last)
+        return chain
 
     def raw_values(self, positions: list[int]) -> list[Any]:
         """The raw values at some positions.

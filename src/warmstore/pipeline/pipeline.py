@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any, final
 
 from warmstore.errors import SampleSkipped
@@ -14,6 +15,7 @@ from warmstore.loading.source import cause_of
 from warmstore.loading.validation import integer
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.filling import fill
+from warmstore.pipeline.filters.filtered_chain import FilteredChain
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.pipeline_dataset import PipelineDataset
 from warmstore.pipeline.pipeline_loader import checked_workers, loader_of
@@ -66,35 +68,40 @@ class Pipeline(Closeable):
     ) -> None:
         root = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
         settings = ChainSettings(integer("threads", threads, 1, 2**16), version, _as_tuple(ignore), root, files)
-        self.chain = Chain(source, steps, settings)
+        self._filtered = FilteredChain(Chain(source, steps, settings))
         self._held: list[PipelineSource] = []
 
     @classmethod
-    def _of(cls, chain: Chain) -> "Pipeline":
+    def _of(cls, filtered: FilteredChain) -> "Pipeline":
         pipe = cls.__new__(cls)
-        pipe.chain, pipe._held = chain, []
+        pipe._filtered, pipe._held = filtered, []
         return pipe
 
     def __reduce__(self) -> Any:
-        return self._of, (self.chain,)
+        return self._of, (self._filtered,)
 
     def __repr__(self) -> str:
-        return f"Pipeline({len(self):,} samples, {' -> '.join(step.name for step in self.steps)})"
+        return f"Pipeline({self._filtered.count_text()} samples, {' -> '.join(self._filtered.names)})"
+
+    @property
+    def chain(self) -> Chain:
+        """The source and the steps. The first access evaluates filters."""
+        return self._filtered.chain
 
     @property
     def source(self) -> Any:
-        """The source of raw values."""
+        """The source of raw values, without the samples that filters leave out."""
         return self.chain.source
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The steps, in order."""
-        return self.chain.steps
+        """The steps, in order, without filters."""
+        return self._filtered.base.steps
 
     @property
     def cacheable(self) -> int:
         """Steps before the first random one."""
-        return self.chain.cacheable
+        return self._filtered.base.cacheable
 
     @property
     def identities(self) -> Identities:
@@ -126,20 +133,63 @@ class Pipeline(Closeable):
             TypeError: `function` is not callable, or an argument is given twice.
             ValueError: another step has this name, or `cache` or `on_error` is unknown.
         """
-        taken = {step.name for step in self.steps}
+        step = Step(
+            function, merged(args, arguments), random, cache, self._unique(name, function), version,
+            _as_tuple(ignore), batched=batched, on_error=on_error,
+        )  # fmt: skip
+        return self._of(self._filtered.with_step(step))
+
+    map = step
+
+    def filter(
+        self,
+        function: Callable[..., Any],
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        workers: int | None = None,
+        name: str | None = None,
+        version: str | None = None,
+        ignore: Collection[str] = (),
+        args: Mapping[str, Any] | None = None,
+        **arguments: Any,
+    ) -> "Pipeline":
+        """Return this pipeline with the samples for which a function of the value after the last step is True.
+
+        The function is called for all samples when they, their number or a loader are needed for the first time. A
+        later run in which the folder is the same calls it for new and changed samples.
+
+        Args:
+            function: called as function(value, **arguments); it returns True or False.
+            folder: where the answers are kept. None: in the folder of the plan or profile, if one is made before the
+                number of samples is needed; else they are kept in memory.
+            workers: processes that call the function; None takes some if it takes long.
+            name, version, ignore: see `Step`.
+            args, arguments: see `step`.
+
+        Raises:
+            TypeError: `function` is not callable, or an argument is given twice.
+            ValueError: a step before it is random, another step has this name, or `workers` is out of range.
+        """
+        workers = None if workers is None else integer("workers", workers, 0, 2**16)
+        predicate = Step(
+            function, merged(args, arguments), False, "auto", self._unique(name, function), version, _as_tuple(ignore)
+        )
+        return self._of(self._filtered.with_filter(predicate, None if folder is None else Path(folder), workers))
+
+    def _unique(self, name: str | None, function: Callable[..., Any]) -> str:
+        """The name of a new step or filter.
+
+        Raises:
+            ValueError: it is taken.
+        """
+        taken = set(self._filtered.names)
         wanted = name if name is not None else name_of(function)
         unique, count = wanted, 2
         while unique in taken and name is None:
             unique, count = f"{wanted}_{count}", count + 1
         if unique in taken:
             raise ValueError(f"two steps are called {name!r}; give each its own name")
-        step = Step(
-            function, merged(args, arguments), random, cache, unique, version, _as_tuple(ignore), batched=batched,
-            on_error=on_error,
-        )  # fmt: skip
-        return self._of(Chain(self.source, (*self.steps, step), self.chain.settings))
-
-    map = step
+        return unique
 
     def __len__(self) -> int:
         return len(self.chain)
@@ -162,17 +212,17 @@ class Pipeline(Closeable):
         """Measure every step on this machine; see `warmstore.pipeline.profile.profiler.profile`."""
         from warmstore.pipeline.profile.profiler import profile
 
-        return profile(self.chain, **options)
+        return profile(self._now(options.get("folder")), **options)
 
     def plan(self, *, profile: Profile | None = None, **options: Any) -> Plan:
         """Decide which samples to cache where; see `warmstore.pipeline.plan.planner.plan`."""
         from warmstore.pipeline.plan.planner import plan
 
-        return plan(self.chain, profile, **options)
+        return plan(self._now(options.get("folder")), profile, **options)
 
     def as_source(self) -> PipelineSource:
         """A source for a `Loader`, without caches."""
-        return uncached_source(self.chain)
+        return uncached_source(self._now())
 
     def dataset(self, plan: Plan | None = None, *, seed: int = 0) -> PipelineDataset:
         """A map-style data set that reads and fills the tiers of a plan: for torch's DataLoader, samplers and trainers.
@@ -226,7 +276,13 @@ class Pipeline(Closeable):
         return loader
 
     def _source(self, plan: Plan | None, seed: int) -> PipelineSource:
-        return uncached_source(self.chain, seed) if plan is None else source_of(self.chain, plan, seed)
+        if plan is None:
+            return uncached_source(self._now(), seed)
+        return source_of(self._now(plan.folder), plan, seed)
+
+    def _now(self, folder: str | os.PathLike[str] | None = None) -> Chain:
+        """The chain with the samples that filters leave as of now. folder: of a plan."""
+        return self._filtered.resolve(None if folder is None else Path(folder))
 
     def fill(
         self,
@@ -246,7 +302,7 @@ class Pipeline(Closeable):
             How many samples were computed, and how many were cached already.
         """
         workers = self._workers(plan, workers, start_method)
-        source = source_of(self.chain, plan, 0)
+        source = self._source(plan, 0)
         self._hold(source)
         return fill(source, batch_size, workers, start_method, progress)
 
@@ -277,7 +333,9 @@ class Pipeline(Closeable):
         """
         from warmstore.pipeline.sharing import push
 
-        return push(self.chain, plan, Remote(url, remote_options, anonymous), verify=verify, progress=progress)
+        return push(
+            self._now(plan.folder), plan, Remote(url, remote_options, anonymous), verify=verify, progress=progress
+        )
 
     def pull(
         self,
@@ -298,7 +356,7 @@ class Pipeline(Closeable):
         """
         from warmstore.pipeline.sharing import pull
 
-        pulled, source = pull(self.chain, plan, Remote(url, remote_options, anonymous), progress=progress)
+        pulled, source = pull(self._now(plan.folder), plan, Remote(url, remote_options, anonymous), progress=progress)
         self._hold(source)
         return pulled
 

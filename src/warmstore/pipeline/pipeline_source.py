@@ -4,7 +4,7 @@ The process that computes a missing sample adds it to its store. Every process o
 are shared.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -350,6 +350,39 @@ class PipelineSource(Source):
         assert self._kept is not None
         return np.isin(self._kept.placement, list(stores.by_number))
 
+    def trials(self, indices: Int64, *, stored_only: bool) -> Iterator[Trial | SampleSkipped]:
+        """Compute samples, store those that their store lacks, and undo their writes to outside memory.
+
+        Args:
+            stored_only: leave out the samples that no store takes.
+
+        Yields:
+            The trial of each sample after the store's step, or after all steps; or the error that skips the sample.
+        """
+        is_current = self._kept is not None and self._opened(0) is not None and self._is_current()
+        identities = self._chain.identities
+        with native_threads(self._chain.settings.threads), identities.calling(), identities.states.making(indices):
+            self._see_samples()
+            raws = self._chain.raw_values(indices.tolist())
+            beside = reachable(raws)
+            for at, index in enumerate(indices.tolist()):
+                store = self._store_of(index) if is_current else None
+                is_stored = store is not None and store.wants(index)
+                if stored_only and not is_stored:
+                    continue
+                large = LargeParts() if store is None else self._large_parts_of(store)
+                trial = Trial(self._chain, index, [raws[at]], large, beside, traceless=True)
+                try:
+                    if store is not None and is_stored:
+                        self._keep(trial, index, store, lambda value: value)
+                    else:
+                        trial.run(len(self._chain.steps))
+                    yield trial
+                except SampleSkipped as error:
+                    yield error
+                finally:
+                    trial.watch.restore()  # training starts as if without this
+
     def fill(self, positions: Int64) -> int:
         """Compute and store those of some samples that are missing, and not skipped; return how many were."""
         stores = self._opened(0)
@@ -357,22 +390,8 @@ class PipelineSource(Source):
         missing = positions[stores.rows[positions] < 0]
         if not self._is_current():
             return 0
-        identities = self._chain.identities
-        with native_threads(self._chain.settings.threads), identities.calling(), identities.states.making(missing):
-            self._see_samples()
-            raws = self._chain.raw_values(missing.tolist())
-            beside = reachable(raws)
-            skipped = 0
-            for at, index in enumerate(missing.tolist()):
-                store = self._store_of(index)
-                if store is not None and store.wants(index):
-                    trial = Trial(self._chain, index, [raws[at]], self._large_parts_of(store), beside, traceless=True)
-                    try:
-                        self._keep(trial, index, store, lambda value: value)
-                    except SampleSkipped:
-                        skipped += 1  # the epoch that reads the sample tries again, and counts it
-                    finally:
-                        trial.watch.restore()  # training starts as if without `fill`
+        # The epoch that reads a skipped sample tries again, and counts it.
+        skipped = sum(isinstance(trial, SampleSkipped) for trial in self.trials(missing, stored_only=True))
         return len(missing) - skipped
 
     def _opened(self, epoch: int) -> "SampleStores":

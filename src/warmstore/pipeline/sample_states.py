@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from warmstore.identity.samples.sample_hashes import UInt64, mixed
 from warmstore.identity.samples.sample_identities import SampleIdentities, counts_as_a_whole, identify_samples
+from warmstore.identity.samples.selected_samples import SelectedSamples
 from warmstore.identity.watch import SHARE
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.storage.array_types import Bools
@@ -50,6 +52,18 @@ class SampleStates:
         self._making: dict[int, bytes] = {}  # the hashes of their files
         self._seen = 0.0
         self._seconds, self._brief = 0.0, _FIRST
+
+    def select(self, source: SelectedSamples) -> SampleStates:
+        """The states of some of the samples."""
+        samples, chosen = self.samples, copy(self)
+        each = samples.each[source.indices]
+        if self._left is samples.each:
+            chosen._left = each
+        elif len(self._left):
+            chosen._left = self._left[source.indices]
+        chosen._source, chosen._samples = source, samples.select(source.indices, each)
+        chosen._making, chosen.changes = {}, 0
+        return chosen
 
     @property
     def samples(self) -> SampleIdentities:

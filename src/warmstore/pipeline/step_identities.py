@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from warmstore.identity.identity import Identity, WalkResult, difference, reason
 from warmstore.identity.patches import Patches
 from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.samples.sample_identities import SampleIdentities
+from warmstore.identity.samples.selected_samples import SelectedSamples
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 from warmstore.pipeline.encoders.registry import REGISTRY
@@ -43,6 +45,19 @@ class Identities:
         self.states = SampleStates(source, settings, folders, self._patches)
         self._elsewhere = _with_samples(folders, source)
         self._steps = [self._recorded(step) for step in steps[: deterministic(steps)]]
+
+    def of_samples(self, source: SelectedSamples) -> "Identities":
+        """The identities for some samples of the source, with the same steps."""
+        chosen = copy(self)
+        chosen.states = self.states.select(source)
+        return chosen
+
+    def before(self, count: int, last: Step) -> "Identities":
+        """The identities of the first `count` steps, all deterministic, and another step."""
+        chosen = copy(self)
+        chosen._all_steps = (*self._all_steps[:count], last)
+        chosen._steps = [*self._steps[:count], self._recorded(last)]
+        return chosen
 
     def _recorded(self, step: Step) -> RecordedIdentity:
         arguments = tuple((name, id(value)) for name, value in sorted(step.arguments.items()))

@@ -37,6 +37,7 @@ from warmstore.identity.samples.sample_hashes import (
     hashes_of_texts,
     mixed,
 )
+from warmstore.identity.samples.selected_samples import SelectedSamples
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 
@@ -77,6 +78,17 @@ class SampleIdentities:
     may_be_written: bool = False
     recorded: RecordedIdentity | None = field(default=None, repr=False)
     each_of: EachOf | None = field(default=None, repr=False)
+
+    def select(self, indices: np.ndarray[Any, np.dtype[np.int64]], each: UInt64) -> SampleIdentities:
+        """The identities of some of the samples.
+
+        Args:
+            indices: int64 [m]. each: their hashes, [m, 2].
+        """
+        name = xxhash.xxh3_128(f"{self.name} {len(self.each)} selected".encode())
+        name.update(np.ascontiguousarray(indices).data)
+        each_of = None if self.each_of is None else partial(_selected, self.each_of, indices)
+        return replace(self, name=name.hexdigest()[:16], each=each, each_of=each_of)
 
     def as_now(self, version: str | None) -> SampleIdentities:
         """The identities of a source that counts as a whole, after its `recorded` identity was refreshed."""
@@ -156,6 +168,9 @@ def counts_as_a_whole(source: Any) -> bool:
 
 def listed_samples(source: Any) -> Sequence[Any] | np.ndarray[Any, Any] | None:
     """The samples of a list, tuple, range or array in memory; None for a source that counts as a whole."""
+    if type(source) is SelectedSamples:
+        listed = listed_samples(source.of)
+        return None if listed is None or isinstance(listed, np.ndarray) else source.selected(listed)
     if type(source) is np.ndarray and source.ndim and not is_mapped(source):
         if source.ndim == 1 and source.dtype.kind in "OU":
             return source.tolist()  # type: ignore[no-any-return]
@@ -184,7 +199,14 @@ def _composed(source: Any, identify: Callable[..., SampleIdentities]) -> EachOf 
         return lambda _: identify(source.dataset).each[np.asarray(source.indices, np.int64)]
     if kind == "torch.utils.data.dataset.ConcatDataset":
         return lambda _: np.concatenate([identify(part).each for part in source.datasets])
+    if type(source) is SelectedSamples:
+        return partial(_selected, lambda _: identify(source.of).each, source.indices)
     return None
+
+
+def _selected(each_of: EachOf, indices: np.ndarray[Any, np.dtype[np.int64]], identity: Identity) -> UInt64:
+    chosen: UInt64 = each_of(identity)[indices]
+    return chosen
 
 
 def _by_position(count: int, identity: Identity) -> UInt64:
@@ -241,7 +263,8 @@ def _one_by_one(
     if classes:
         recorded = _refreshed(known, classes) or RecordedIdentity(partial(_look_at_classes, classes, patches))
     look = _Values(stamps, classes, recorded)
-    hashes = np.concatenate([mixed(look.of_class(values), files) for values, files in blocks])
+    nothing = np.empty((0, 2), np.uint64)
+    hashes = np.concatenate([nothing, *(mixed(look.of_class(values), files) for values, files in blocks)])
     identity = _nothing() if recorded is None else recorded.identity
     may_be_written = not all(map(_is_immutable, samples))
     return SampleIdentities(named_by.hexdigest()[:16], hashes, identity, look, may_be_written, recorded)

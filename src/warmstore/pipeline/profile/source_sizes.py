@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from warmstore.identity.samples.selected_samples import SelectedSamples
+
 
 def sizes_of(source: Any) -> np.ndarray[Any, np.dtype[np.int64]] | None:
     """Bytes of each sample's files and byte strings, int64 [n]; None if they are not known.
@@ -14,6 +16,9 @@ def sizes_of(source: Any) -> np.ndarray[Any, np.dtype[np.int64]] | None:
     They are known for lists and tuples of paths, bytes and arrays, or of tuples and dicts of these. Other sources
     would have to be read in full.
     """
+    if isinstance(source, SelectedSamples):
+        sizes = sizes_of(source.of)
+        return None if sizes is None else sizes[source.indices]
     if not isinstance(source, list | tuple) or not any(map(_size, source[:3])):
         return None
     return np.fromiter(map(_size, source), np.int64, len(source))

@@ -40,7 +40,7 @@ FLUSH = 12 << 20
 
 _LEAST_FLUSH = 1 << 20
 _PARTS = 64
-_LEAST_SAMPLE = 1 << 12  # least bytes per sample when buffers are sized, so that none has millions of slots
+_LEAST_SAMPLE = 1 << 8  # least bytes per sample when buffers are sized, so that none has millions of slots
 
 _AT_ONCE = 4 << 20  # bytes of fixed shape that are read before the remaining steps run
 _UNCACHED_AGAIN = 32 << 20
