@@ -7,7 +7,7 @@ import pytest
 
 import warmstore as ws
 from warmstore.loading.collate import stack
-from warmstore.pipeline.stacked_batch import StackedBatch, Uneven
+from warmstore.pipeline.stacked_batch import StackedBatch, Uneven, merged
 
 rng = np.random.default_rng(0)
 
@@ -68,3 +68,30 @@ def test_shapes_that_vary_once_in_a_while() -> None:
         batches = list(loader)
     assert [type(batch) for batch in batches] == [np.ndarray, np.ndarray, list]
     assert [value.tolist() for value in batches[2]] == [[8], [9, 9], [10], [11]]
+
+
+def batch_of(rows: list[int]) -> Any:
+    return {"x": np.array(rows, np.float32)[:, None], "of": (np.array(rows), [str(row) for row in rows])}
+
+
+def test_parts_are_merged_in_their_places() -> None:
+    made = merged([(np.array([3, 0]), batch_of([3, 0])), (np.array([1, 2]), batch_of([1, 2]))], 4)
+    assert same(made, batch_of([0, 1, 2, 3]))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"x": np.zeros((1, 1))},
+        {"x": np.zeros((1, 2), np.float32), "of": (np.zeros(1, np.int64), ["a"])},
+        {"x": np.zeros((1, 1), np.float64), "of": (np.zeros(1, np.int64), ["a"])},
+        {"x": np.zeros((1, 1), np.float32), "of": (np.zeros(1, np.int64), np.zeros(1))},
+        {"x": np.zeros((1, 1), np.float32), "of": (["a"], ["a"])},
+        {"of": (np.zeros(1, np.int64), ["a"]), "x": np.zeros((1, 1), np.float32)},
+        [None],
+    ],
+)
+def test_parts_of_other_forms_are_not_merged(other: Any) -> None:
+    assert merged([(np.array([0]), batch_of([0])), (np.array([1]), other)], 2) is None
+    if isinstance(other, dict):
+        assert merged([(np.array([1]), other), (np.array([0]), batch_of([0]))], 2) is None

@@ -20,7 +20,7 @@ from warmstore.loading.values.ownership import owned
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.native_threads import native_threads
-from warmstore.pipeline.stacked_batch import StackedBatch, Uneven, repeated
+from warmstore.pipeline.stacked_batch import StackedBatch, Uneven, merged, repeated
 from warmstore.pipeline.step_identities import Description
 from warmstore.pipeline.steps import singles
 from warmstore.pipeline.tiers.sample_store import MISSING, SampleStore, StoreLocation
@@ -535,12 +535,17 @@ class SampleStores(Closeable):
         return found
 
     def read_stacked(self, positions: Int64, step: int) -> Any:
-        """Samples stacked as a batch; None unless one store holds them all after `step` steps."""
+        """Samples stacked as a batch; None unless stores hold them all after `step` steps, in one form."""
         placed = self.table.placement[positions]
-        store = self.by_number[int(placed[0])]
-        if store.place.step != step or (placed != placed[0]).any():
-            return None
-        return store.read_stacked(self.rows[positions].astype(np.int64))
+        rows = self.rows[positions].astype(np.int64)
+        parts = []
+        for number in np.unique(placed).tolist() if (placed != placed[0]).any() else [int(placed[0])]:
+            store, at = self.by_number[number], np.flatnonzero(placed == number)
+            batch = store.read_stacked(rows[at]) if store.place.step == step else None
+            if batch is None:
+                return None
+            parts.append((at, batch))
+        return parts[0][1] if len(parts) == 1 else merged(parts, len(positions))
 
     def refresh(self) -> None:
         """Write pending samples, and read what other processes have added."""

@@ -72,6 +72,42 @@ def repeated(batch: Any, count: int) -> Any:
     return map_columns(column, batch)
 
 
+def merged(parts: Sequence[tuple[Int64, Any]], count: int) -> Any:
+    """One batch of several, whose rows go to the given places; None if their columns differ in more than length.
+
+    Args:
+        parts: places, int64 [k], and batches of k rows; together `count` rows.
+    """
+    first = parts[0][1]
+    if isinstance(first, dict | tuple):
+        names = _names(first)
+        if any(type(batch) is not type(first) or _names(batch) != names for _, batch in parts):
+            return None
+        columns = [merged([(at, batch[name]) for at, batch in parts], count) for name in names]
+        if any(column is None for column in columns):
+            return None
+        return tuple(columns) if isinstance(first, tuple) else dict(zip(names, columns, strict=True))
+    if isinstance(first, list):
+        rows: list[Any] = [None] * count
+        for at, batch in parts:
+            if not isinstance(batch, list):
+                return None
+            for place, row in zip(at.tolist(), batch, strict=True):
+                rows[place] = row
+        return rows
+    form = first.dtype, first.shape[1:]
+    if any(not _is_plain(batch) or (batch.dtype, batch.shape[1:]) != form for _, batch in parts):
+        return None
+    made = empty((count, *first.shape[1:]), first.dtype)
+    for at, batch in parts:
+        made[at] = batch
+    return made
+
+
+def _names(columns: Any) -> list[Any]:
+    return list(columns) if isinstance(columns, dict) else list(range(len(columns)))
+
+
 def _is_plain(value: Any) -> bool:
     return type(value) is np.ndarray and value.dtype.kind in "biufc" and value.dtype.isnative
 

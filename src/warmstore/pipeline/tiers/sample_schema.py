@@ -106,7 +106,7 @@ class SampleSchema:
 
     def stacked(self, columns: dict[str, Any]) -> Any:
         """Stack the values of some records like `stack`, but without unflattening; None if that is not possible."""
-        if self.structure is None or any(not isinstance(columns[name], np.ndarray) for name in self.names):
+        if self.structure is None or any(isinstance(field, Ragged) for field in self.fields):
             return None
         return _stacked(self.structure, iter([columns[name] for name in self.names]))
 
@@ -149,6 +149,10 @@ def _stacked(structure: TreeSpec, columns: Any) -> Any:
     if kind in ("scalar", "number", "numbers"):
         column = next(columns)
         return column if column.dtype.num < 256 else None  # scalars of ml_dtypes are a list for `stack`
+    if kind == "str":
+        return list(next(columns))
+    if kind == "bytes":
+        return list(map(bytes, next(columns)))  # which are read as views
     if kind == "outside":
         next(columns)
         return _stacked(structure[-1][0], columns)

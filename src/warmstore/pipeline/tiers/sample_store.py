@@ -102,6 +102,7 @@ class SampleStore:
         self._may_write = may_write
         self._pending: set[tuple[int, int]] = set()  # keys
         self._read_since = 0
+        self._stacks = True  # whether records can be stacked without unflattening, until it is known
         self._lease = UsageLease(place.folder)
         schemas = (place.schema, SampleSchema.of_bytes(place.codec))
         self.schemas: tuple[SampleSchema | None, SampleSchema] = schemas
@@ -152,13 +153,14 @@ class SampleStore:
     def read_stacked(self, rows: Int64) -> Any:
         """The same values stacked as a batch; None if that takes unflattening them."""
         store, schema = self._stores[0], self.schemas[0]
-        if store is None or schema is None or (rows & 1).any():
+        if store is None or schema is None or not self._stacks or (rows & 1).any():
             return None
         try:
             batch = schema.stacked(store.store.gather(store.positions(rows >> 1), schema.names))
         except Damaged:
             return None
-        if batch is not None:
+        self._stacks = batch is not None
+        if self._stacks:
             self._after_reading(len(rows))
         return batch
 
