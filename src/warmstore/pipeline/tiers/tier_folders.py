@@ -38,7 +38,9 @@ _PREFIX = "warmstore"
 _MARKER = "WARMSTORE"
 _MARKER_TEXT = b"warmstore keeps samples of pipelines in this folder, and may remove all of it.\n"
 _SAMPLES = "warmstore-samples"
-_FORMAT = 5
+
+FORMAT = 5
+"""The format of versions. One of another format is removed and filled again."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
             reason = outdated or _reason(tier, wanted)
             schema = wanted.schema()
             about = {
-                "format": _FORMAT,
+                "format": FORMAT,
                 "steps": list(wanted.steps),
                 "schema": None if schema is None else schema.to_json(),
             }
@@ -227,7 +229,7 @@ def read_about(folder: Path) -> dict[str, Any] | None:
     """What `about.json` in the folder of a version says; None if it is missing, damaged or of another format."""
     try:
         about: dict[str, Any] = json.loads((folder / ABOUT).read_bytes())
-        return about if about["format"] == _FORMAT else None
+        return about if about["format"] == FORMAT else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
