@@ -5,11 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.pipeline import encoded
+from tests.pipeline.encoded import Track, seen
 from tests.pipeline.functions import make
 from tests.pipeline.making import MB, expected, plan_of, same, watched
 
 import warmstore as ws
 from warmstore.errors import Damaged, StaleCache
+from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.storage.quota import ByteQuota
 
@@ -221,3 +224,28 @@ def test_bytes_that_others_take_before_a_chunk_comes(tmp_path: Path, monkeypatch
     assert most() <= 6 * MB
     assert not list(tier.rglob(".pull"))
     epoch(pipe, other)
+
+
+def tracks(index: int) -> Track:
+    calls[0] += 1
+    return Track(np.full(20, float(index)), index, [str(index)])
+
+
+def test_samples_of_another_encoder_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pipe = ws.Pipeline(range(16)).step(tracks).step(seen)
+    ws.register_encoder(Track, encoded.encode, encoded.decode)
+    calls[0] = 0
+    try:
+        assert pipe.push(tmp_path / "remote", filled(pipe, tmp_path / "one")).chunks
+        ws.register_encoder(Track, lambda track: vars(track), encoded.decode)
+        plan = plan_for(pipe, tmp_path / "other")
+        assert pipe.pull(tmp_path / "remote", plan).records == 0
+        calls[0] = 0  # of the examples of a new folder
+        assert "the encoder of tests.pipeline.encoded.Track has changed" in caplog.text
+        assert epoch(pipe, plan) >= 16
+        ws.register_encoder(Track, encoded.encode, encoded.decode)
+        plan = plan_for(pipe, tmp_path / "third")
+        assert pipe.pull(tmp_path / "remote", plan).records == 16
+        assert epoch(pipe, plan) == 0
+    finally:
+        REGISTRY.remove(Track)

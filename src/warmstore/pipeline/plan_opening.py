@@ -146,7 +146,7 @@ class _Opening:
         def schema() -> SampleSchema | None:
             if self._remote is not None:
                 version = self._remote.version(version_name(step, placement.codec, self.steps[:step]))
-                if version.parts:
+                if version.parts and (version.schema is None or not version.schema.objection):
                     return version.schema  # nothing needs to be computed
             number = self._plan.placements.index(placement)
             members = np.flatnonzero(assign(self._plan, self._keys) == number)

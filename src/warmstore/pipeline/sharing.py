@@ -1,6 +1,7 @@
 """Sharing cached samples in a team: `Pipeline.push` and `Pipeline.pull`, and the same for a folder of tiers."""
 
 import contextlib
+import logging
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from warmstore.replicate.push import PushResult
 from warmstore.replicate.remote_copy import Remote
 from warmstore.storage.array_types import Bools
 from warmstore.storage.quota import ByteQuota
+
+_log = logging.getLogger("warmstore")
 
 
 def push(chain: Chain, plan: Plan, remote: Remote, *, verify: bool, progress: bool | None) -> PushResult:
@@ -101,6 +104,9 @@ def _opened(version: RemoteVersion, tier: Path, quota: ByteQuota, chain: Chain |
     if chain is not None:
         steps, keys = chain.identities.descriptions()[:step], chain.identities.states.look().each
     name = f"disk after {steps[-1]['name']!r}" if steps else "disk of the source"
+    if chain is not None and version.schema is not None and version.schema.objection:
+        _log.warning("%s: the samples of the remote are left out: %s", name, version.schema.objection)
+        return None
     wanted = Wanted(0, step, name, codec, steps, lambda: version.schema, decodes=chain is not None)
     try:
         place, _ = open_place(wanted, tier, quota, direct=False)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.pipeline.tiers.sample_spec import TreeSpec, dtype_of, leaves_of, ordered
-from warmstore.pipeline.tiers.unflattening import from_bytes, unflatten
+from warmstore.pipeline.tiers.unflattening import from_bytes, undecodable, unflatten
 from warmstore.records.format.fields import (
     Array,
     Bytes,
@@ -80,6 +80,11 @@ class SampleSchema:
     def width(self) -> int:
         """Bytes of a record's arrays of fixed shape."""
         return sum(field.width for field in self.fields if isinstance(field, Array))
+
+    @property
+    def objection(self) -> str:
+        """Why this process cannot restore the samples; "" if it can, or if their structures differ."""
+        return "" if self.structure is None else undecodable(self.structure)
 
     def fits(self, structure: TreeSpec, leaves: Sequence[Any]) -> bool:
         """Whether a flattened value can be a record of these fields."""

@@ -23,7 +23,6 @@ from warmstore.pipeline.step_identities import Description, difference_of, key_o
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_store import StoreLocation
 from warmstore.pipeline.tiers.tier_quota import ABOUT
-from warmstore.pipeline.tiers.unflattening import undecodable
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.disk_usage import entries_below
 from warmstore.storage.files import Files, file_lock
@@ -221,8 +220,7 @@ def _reason(folder: Path, wanted: Wanted) -> str:
 
 def _outdated(about: dict[str, Any]) -> str:
     """Why the samples of a version cannot be restored; "" if they can."""
-    schema = about["schema"]
-    return "" if schema is None or schema["structure"] is None else undecodable(schema["structure"])
+    return "" if about["schema"] is None else SampleSchema.from_json(about["schema"]).objection
 
 
 def read_about(folder: Path) -> dict[str, Any] | None:
