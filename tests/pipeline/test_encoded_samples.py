@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,22 @@ def test_a_later_step_sees_what_it_sees_uncached(kind: str, tmp_path: Path) -> N
         check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(3))
         assert kept(loader) == 8
         assert loader._source.notes() == []
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_a_team_shares_them(codec: str, tmp_path: Path) -> None:
+    """As whole chunks, and row by row where the other machine's plan has another codec."""
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
+    for kind in KINDS:
+        pipe = ws.Pipeline(range(8)).step(make, kind=kind).step(written)
+        one, other = (plan_of(pipe, [(1, "disk", each)], [8], folder=tmp_path / kind / each) for each in ("raw", codec))
+        other = replace(other, folder=tmp_path / kind / "other")
+        pipe.fill(one, workers=0, progress=False)
+        pipe.push(tmp_path / "remote" / kind, one)
+        assert pipe.pull(tmp_path / "remote" / kind, other).records == 8, kind
+        assert pipe.fill(other, workers=0, progress=False).computed == 0
+        with pipe.loader(other, 4, workers=0) as loader:
+            check(loader, partial(expected, pipe, 4, 0), range(2))
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])

@@ -32,6 +32,10 @@ def large(index: int) -> Any:
     return np.random.default_rng(index).integers(0, 256, 20_000, np.uint8)
 
 
+def widened(value: Any) -> Any:
+    return {"value": value, "more": np.arange(100)}
+
+
 def plan_for(pipe: Any, folder: Path, **options: Any) -> Plan:
     return plan_of(pipe, [(1, "disk", "raw")], [len(pipe)], folder=folder, **options)
 
@@ -73,6 +77,23 @@ def test_what_is_pulled_is_not_computed(tmp_path: Path, kind: str, codec: str) -
     assert epoch(pipe, other) == 0
     assert pipe.pull(tmp_path / "remote", other).records == 0
     assert pipe.push(tmp_path / "remote", other).chunks == 0  # what came from others is not pushed
+
+
+@pytest.mark.parametrize("kind", ["array", "varying", "dict", "mixed"])
+def test_plans_of_other_codecs_share_samples(tmp_path: Path, kind: str) -> None:
+    """Raw and compressed samples are often equally fast, so two machines may plan one each."""
+    pipe = ws.Pipeline(range(40)).step(counted, kind=kind).step(widened)
+    one, other = (plan_of(pipe, [(2, "disk", codec)], [40], folder=tmp_path / codec) for codec in ("raw", "zstd"))
+    before = calls[0]
+    pipe.fill(one, workers=0, progress=False)
+    calls[0] = before
+    pipe.push(tmp_path / "remote", one)
+    assert pipe.pull(tmp_path / "remote", other).records == 40
+    assert calls[0] == before
+    assert epoch(pipe, other) == 0
+    (version,) = (tmp_path / "zstd" / "warmstore-samples").glob("2-zstd-*/about.json")
+    with ws.RecordStore.open(version.parent / ("others" if kind == "mixed" else "alike")) as store:
+        assert "zstd" in repr(store.fields)
 
 
 def test_machines_whose_samples_look_alike_in_other_ways(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Opens a plan: finds or creates its placements, so that a source can read and fill them."""
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,7 +84,7 @@ class _Opening:
         offered: list[Bools | None] = [None] * len(self._plan.placements)
         if self._remote is not None:
             for place in places:
-                offered[place.number] = self._remote.version(place.folder.name).holds(self._keys)
+                offered[place.number] = self._remote.holds(place.folder.name, self._keys)
         return assign(self._plan, self._keys, present, offered).astype(np.int16)
 
     def _present(self, place: StoreLocation) -> Bools | None:
@@ -144,17 +145,17 @@ class _Opening:
 
     def _schema_of(self, placement: Placement, step: int) -> Any:
         def schema() -> SampleSchema | None:
-            if self._remote is not None:
-                version = self._remote.version(version_name(step, placement.codec, self.steps[:step]))
-                if version.parts and (version.schema is None or not version.schema.objection):
-                    return version.schema  # nothing needs to be computed
+            name = version_name(step, placement.codec, self.steps[:step])
+            if self._remote is not None and self._remote.forms(name):
+                with contextlib.suppress(UnsupportedType):
+                    return self._remote.schema(name)  # nothing needs to be computed
             number = self._plan.placements.index(placement)
             members = np.flatnonzero(assign(self._plan, self._keys) == number)
             chosen = members[np.linspace(0, len(members) - 1, min(_EXAMPLES, len(members)), dtype=np.int64)]
             identities = self._chain.identities
             with identities.calling(), identities.states.making(chosen):
-                found = list(examples(self._chain, chosen.tolist(), step))
-            return SampleSchema.of(found, placement.codec)
+                computed = list(examples(self._chain, chosen.tolist(), step))
+            return SampleSchema.of(computed, placement.codec)
 
         return schema
 

@@ -13,6 +13,7 @@ from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.pipeline_source import PipelineSource, SampleStores
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan_opening import source_of
+from warmstore.pipeline.profile.profile import CODECS
 from warmstore.pipeline.step_identities import Description
 from warmstore.pipeline.tiers.remote_tier import RemoteTier, RemoteVersion, parsed_version
 from warmstore.pipeline.tiers.sample_store import SampleStore
@@ -49,7 +50,8 @@ def pull(chain: Chain, plan: Plan, remote: Remote, *, progress: bool | None) -> 
             if source.layout is not None:
                 with contextlib.closing(SampleStores(source.layout, _any)) as stores:
                     for store in stores.by_number.values():
-                        pulled.append(pull_version(store, tier.version(store.place.folder.name), progress))
+                        for version in tier.forms(store.place.folder.name):
+                            pulled.append(pull_version(store, version, progress))
         except BaseException:
             source.release()
             raise
@@ -135,5 +137,5 @@ def _any(indices: Int64) -> Bools:
 
 @contextlib.contextmanager
 def _remote_tier(remote: Remote) -> Iterator[RemoteTier]:
-    with scratch_folder() as scratch, contextlib.closing(RemoteTier(remote, scratch)) as tier:
+    with scratch_folder() as scratch, contextlib.closing(RemoteTier(remote, scratch, CODECS)) as tier:
         yield tier

@@ -9,17 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
-from warmstore.errors import Damaged, StaleCache
+from warmstore.errors import Damaged, StaleCache, UnsupportedType
 from warmstore.identity.samples.sample_hashes import UInt64
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.step_identities import Description, key_of
+from warmstore.pipeline.tiers.flattening import flatten
 from warmstore.pipeline.tiers.sample_schema import SAMPLE, SampleSchema
+from warmstore.pipeline.tiers.sample_spec import Taken
 from warmstore.pipeline.tiers.sample_table import match
 from warmstore.pipeline.tiers.tier_store import KINDS
+from warmstore.pipeline.tiers.unflattening import Marked
 from warmstore.records.keyed_store import read_keys
 from warmstore.records.local_store import LocalStore
 from warmstore.records.log.log_entries import ADOPTED
@@ -32,6 +35,7 @@ from warmstore.storage.memory.address_space import SLOT
 
 _VERSION = re.compile(r"(?P<step>\d{1,4})-(?P<codec>[a-z0-9]+)-(?P<key>[0-9a-f]{16})")
 _SCRATCH = 2 * SLOT  # most bytes of fetched blocks: one fetch takes at most a chunk
+_EXAMPLES = 8
 _AT_ONCE = 1 << 20  # rows whose keys are read at once
 
 
@@ -50,15 +54,19 @@ class RemotePart:
     keys: UInt64
     chunks: dict[int, slice]
 
-    def values(self, rows: Int64) -> list[Any]:
-        """The values of some rows, as `SampleSchema.decode` returns them.
+    def flattened(self, rows: Int64) -> list[Taken]:
+        """The flattened values of some rows.
 
         Raises:
             Damaged: a row does not match its checksum.
             UnsupportedType: a class of a value is not imported.
             RemoteUnavailable, RemoteRefused: a value cannot be fetched.
         """
-        return self.schema.decode(self.store.gather(rows, self.schema.names))
+        values = self.schema.decode(self.store.gather(rows, self.schema.names))
+        return [
+            flatten(value.value, outside=value.parts) if isinstance(value, Marked) else flatten(value, copy=False)
+            for value in values
+        ]
 
 
 @final
@@ -88,18 +96,21 @@ class RemoteVersion:
     @property
     def schema(self) -> SampleSchema | None:
         """The schema of most samples, by the part with most of them; None if they have nothing in common."""
-        largest = max(self.parts, key=lambda part: len(part.keys))
-        content = largest.head.manifest.metadata["schema"]
+        content = self._largest.head.manifest.metadata["schema"]
         return None if content is None else SampleSchema.from_json(content)
+
+    def examples(self) -> list[Taken]:
+        """Some flattened samples, from which the schema of another codec is inferred."""
+        return self._largest.flattened(np.arange(min(_EXAMPLES, len(self._largest.keys))))
+
+    @property
+    def _largest(self) -> RemotePart:
+        return max(self.parts, key=lambda part: len(part.keys))
 
     @property
     def steps(self) -> tuple[Description, ...]:
         """The steps, without the facts of their identities."""
         return tuple(self.parts[0].head.manifest.metadata["steps"])
-
-    def holds(self, keys: UInt64) -> Bools:
-        """Which samples are at the remote: bool [n], for keys uint64 [n, 2]."""
-        return match(self.keys, keys) >= 0
 
     def close(self) -> None:
         """Close the connection."""
@@ -130,11 +141,13 @@ class RemoteTier:
 
     Args:
         scratch: a folder for fetched keys and values.
+        codecs: of samples that other plans may have pushed.
     """
 
-    def __init__(self, remote: Remote, scratch: Path) -> None:
+    def __init__(self, remote: Remote, scratch: Path, codecs: Sequence[str]) -> None:
         self._remote = remote
         self._scratch = scratch
+        self._codecs = codecs
         self._opened: dict[str, RemoteVersion] = {}
 
     def version(self, name: str) -> RemoteVersion:
@@ -142,6 +155,37 @@ class RemoteTier:
         if name not in self._opened:
             self._opened[name] = RemoteVersion(name, self._remote.below(name), self._scratch)
         return self._opened[name]
+
+    def forms(self, name: str) -> list[RemoteVersion]:
+        """What was pushed of a version in its codec, and then in others, which hold the same samples."""
+        found = parsed_version(name)
+        assert found is not None
+        others = (f"{found['step']}-{codec}-{found['key']}" for codec in self._codecs if codec != found["codec"])
+        return [version for form in (name, *others) if (version := self.version(form)).parts]
+
+    def holds(self, name: str, keys: UInt64) -> Bools:
+        """Which samples are at the remote in any form of a version: bool [n], for keys uint64 [n, 2]."""
+        held = np.zeros(len(keys), np.bool_)
+        for version in self.forms(name):
+            held |= match(version.keys, keys) >= 0
+        return held
+
+    def schema(self, name: str) -> SampleSchema | None:
+        """The schema of most samples of a version; None if there are none, or they have nothing in common.
+
+        Raises:
+            UnsupportedType: an encoder or a class of the samples is unknown to this process.
+        """
+        found = parsed_version(name)
+        assert found is not None
+        for version in self.forms(name):
+            if version.name != name:
+                return SampleSchema.of(version.examples(), found["codec"])
+            schema = version.schema
+            if schema is not None and schema.objection:
+                raise UnsupportedType(schema.objection)
+            return schema
+        return None
 
     def names(self) -> list[str]:
         """The names of all versions."""

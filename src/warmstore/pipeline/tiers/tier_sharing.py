@@ -9,19 +9,15 @@ import logging
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from warmstore.errors import StaleCache, UnsupportedType
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.pipeline.tiers.flattening import flatten
 from warmstore.pipeline.tiers.remote_tier import RemotePart, RemoteVersion
-from warmstore.pipeline.tiers.sample_spec import TreeSpec
 from warmstore.pipeline.tiers.sample_store import SampleStore
 from warmstore.pipeline.tiers.tier_quota import QuotaFiles, is_quota_exceeded
 from warmstore.pipeline.tiers.tier_store import KINDS
-from warmstore.pipeline.tiers.unflattening import Marked
 from warmstore.records.format.manifest import NAME
 from warmstore.remote.objects import Objects
 from warmstore.replicate.attach import STAGING, attach
@@ -126,14 +122,8 @@ def _copy(store: SampleStore, part: RemotePart) -> int:
 
 def _add(store: SampleStore, part: RemotePart, samples: Int64, rows: Int64) -> None:
     order = np.argsort(rows)  # neighbours are fetched together
-    for sample, value in zip(samples[order].tolist(), part.values(rows[order]), strict=True):
-        store.add_taken(sample, *_flattened(value))
-
-
-def _flattened(value: Any) -> tuple[TreeSpec, list[Any]]:
-    if isinstance(value, Marked):
-        return flatten(value.value, outside=value.parts)
-    return flatten(value, copy=False)
+    for sample, taken in zip(samples[order].tolist(), part.flattened(rows[order]), strict=True):
+        store.add_taken(sample, *taken)
 
 
 def sum_of_pulls(results: Iterable[PullResult]) -> PullResult:
