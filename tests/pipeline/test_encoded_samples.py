@@ -1,5 +1,6 @@
 """Samples of images, text, objects, Arrow data and types of the program equal uncached ones in every epoch."""
 
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -307,3 +308,16 @@ def test_globals_of_an_encoder_that_change(change: str, batches: int, points: An
         assert same(got, wanted[2] + wanted[3])
         check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(4, 6))
         assert kept(loader) == 8
+
+
+def slow_encode(track: Track) -> Any:
+    until = time.process_time() + 0.002
+    while time.process_time() < until:
+        pass
+    return encoded.encode(track)
+
+
+def test_encoding_counts_as_writing() -> None:
+    ws.register_encoder(Track, slow_encode, encoded.decode)
+    profile = ws.Pipeline(range(4)).step(make, kind="track").profile(samples=4, seconds=0.1, max_workers=0)
+    assert all(write > 0.0019 for write in profile.stages[1].stored["raw"].write)

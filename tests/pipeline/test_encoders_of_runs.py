@@ -46,9 +46,10 @@ def look(value):
     return track.sound * 1000
 
 
+if {is_registered}:
+    ws.register_encoder(Track, encode, decode)
+
 if __name__ == "__main__":
-    if {is_registered}:
-        ws.register_encoder(Track, encode, decode)
     pipe = ws.Pipeline(range(8)).step(compute, version="1").step(look)
     plan = plan_of(pipe, [(1, "disk", "raw")], [8], folder=Path("cache"))
     with (

@@ -118,7 +118,8 @@ def register_encoder(
     full = ".".join(type_name(cls))
     if cls in _KEPT or full in ("numpy.ndarray", "torch.Tensor"):
         raise ValueError(f"values of {full} are kept without an encoder; register a type of your own")
-    if find_type(*type_name(cls)) is not cls:
+    # A spawned process runs the main module under another name, which is not yet that of `type_name`.
+    if find_type(cls.__module__, cls.__qualname__) is not cls:
         raise ValueError(
             f"{full} is not found by its name, so no other run can decode it; define it at the top of a module"
         )
