@@ -6,7 +6,7 @@ are shared.
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
@@ -14,17 +14,16 @@ import numpy as np
 
 from warmstore.errors import BadSource, SampleSkipped, UnsupportedType
 from warmstore.loading.collate import stack
-from warmstore.loading.samplers.counter_rng import Int64, UInt64
+from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.source import PartialBatch, Source, cause_of, filled
 from warmstore.loading.values.ownership import owned
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.native_threads import native_threads
-from warmstore.pipeline.stacked_batch import StackedBatch, Uneven, merged, repeated
-from warmstore.pipeline.step_identities import Description
+from warmstore.pipeline.stacked_batch import StackedBatch, Uneven, repeated
 from warmstore.pipeline.steps import singles
-from warmstore.pipeline.tiers.sample_store import MISSING, SampleStore, StoreLocation
-from warmstore.pipeline.tiers.sample_table import Placements, SampleTable
+from warmstore.pipeline.tiers.sample_store import MISSING, SampleStore
+from warmstore.pipeline.tiers.sample_stores import CacheLayout, SampleStores
 from warmstore.pipeline.tiers.tier_folders import MemoryTier
 from warmstore.pipeline.tiers.unflattening import Marked
 from warmstore.pipeline.trials.outside_memory import ReachableObjects
@@ -32,21 +31,7 @@ from warmstore.pipeline.trials.trial import LargeParts, Trial, WrittenOutside, r
 from warmstore.pipeline.trials.write_watch import WriteWatch
 from warmstore.storage.array_types import Bools
 from warmstore.storage.lease import UsageLease
-from warmstore.storage.lifecycle import Closeable
 from warmstore.tree.columns import map_columns
-
-
-@dataclass(frozen=True)
-class CacheLayout:
-    """Where samples are cached. places: the opened placements. placement: int16 [samples], the number of each.
-
-    keys: uint64 [samples, 2], hashes of each sample's inputs. steps: descriptions of the cached steps.
-    """
-
-    places: tuple[StoreLocation, ...]
-    placement: Placements
-    keys: UInt64
-    steps: tuple[Description, ...]
 
 
 @final
@@ -233,7 +218,7 @@ class PipelineSource(Source):
         epoch: int,
         positions: Int64,
         missing: Int64,
-        stores: "SampleStores | None",
+        stores: SampleStores | None,
         batch: StackedBatch,
         last: int,
         errors: dict[int, Exception] | None,
@@ -326,7 +311,7 @@ class PipelineSource(Source):
         """Where samples are cached; None if they are not."""
         return self._kept
 
-    def open_stores(self) -> "SampleStores | None":
+    def open_stores(self) -> SampleStores | None:
         """This process's stores; None if nothing is cached."""
         if self._kept is None:
             return None
@@ -345,7 +330,7 @@ class PipelineSource(Source):
         """Queue a note for the user."""
         self._notes.append(note)
 
-    def wanted(self, stores: "SampleStores") -> Bools:
+    def wanted(self, stores: SampleStores) -> Bools:
         """Which samples have a store: bool [samples]."""
         assert self._kept is not None
         return np.isin(self._kept.placement, list(stores.by_number))
@@ -394,7 +379,7 @@ class PipelineSource(Source):
         skipped = sum(isinstance(trial, SampleSkipped) for trial in self.trials(missing, stored_only=True))
         return len(missing) - skipped
 
-    def _opened(self, epoch: int) -> "SampleStores":
+    def _opened(self, epoch: int) -> SampleStores:
         stores = self.open_stores()
         assert stores is not None
         if epoch != self._epoch:
@@ -486,104 +471,3 @@ def uncached_source(chain: Chain, seed: int = 0) -> PipelineSource:
     """A source without caches, identified as it is now."""
     chain.identities.refresh(patches=True)
     return PipelineSource(chain, seed, chain.identities.states.look().name)
-
-
-class SampleStores(Closeable):
-    """The stores of one process. may_write: see `SampleStore`.
-
-    table: the samples and their rows. by_number: stores by the number of their placement. broken: numbers of those that
-    cannot be opened.
-    """
-
-    def __init__(self, kept: CacheLayout, may_write: Callable[[Int64], Bools]) -> None:
-        self.table = SampleTable(kept.keys, kept.placement)
-        self.by_number: dict[int, SampleStore] = {}
-        self.broken: list[int] = []
-        self._notes: list[str] = []
-        for place in kept.places:
-            try:
-                self.by_number[place.number] = SampleStore(place, self.table, may_write)
-            except OSError as error:
-                self.broken.append(place.number)
-                self._notes.append(f"{place.name}: the store cannot be read, so its samples are computed: {error}")
-            except BaseException:
-                for store in self.by_number.values():
-                    store.abandon()
-                raise
-        self.closed = False
-        self.register()
-
-    @property
-    def rows(self) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """int32 [samples], see `SampleTable`."""
-        return self.table.rows
-
-    def at_once(self) -> int:
-        """How many samples to read at once, at most."""
-        return min((store.at_once for store in self.by_number.values()), default=1)
-
-    def read(self, positions: Int64) -> dict[int, tuple[SampleStore, Any]]:
-        """Store and value of the cached ones of some samples, by index into `positions`; see `SampleStore.read`."""
-        rows, placed = self.rows[positions].astype(np.int64), self.table.placement[positions]
-        found: dict[int, tuple[SampleStore, Any]] = {}
-        for number, store in self.by_number.items():
-            at = np.flatnonzero((placed == number) & (rows >= 0))
-            if len(at):
-                found.update(
-                    (place, (store, value)) for place, value in zip(at.tolist(), store.read(rows[at]), strict=True)
-                )
-        return found
-
-    def read_stacked(self, positions: Int64, step: int) -> Any:
-        """Samples stacked as a batch; None unless stores hold them all after `step` steps, in one form."""
-        placed = self.table.placement[positions]
-        rows = self.rows[positions].astype(np.int64)
-        parts = []
-        for number in np.unique(placed).tolist() if (placed != placed[0]).any() else [int(placed[0])]:
-            store, at = self.by_number[number], np.flatnonzero(placed == number)
-            batch = store.read_stacked(rows[at]) if store.place.step == step else None
-            if batch is None:
-                return None
-            parts.append((at, batch))
-        return parts[0][1] if len(parts) == 1 else merged(parts, len(positions))
-
-    def refresh(self) -> None:
-        """Write pending samples, and read what other processes have added."""
-        for store in self.by_number.values():
-            store.flush()
-            store.refresh()
-            store.try_again()
-
-    def invalidate(self, index: int) -> None:
-        """Mark a sample as missing, so that it is computed and added again."""
-        self.table.rows[index] = -1
-        for store in self.by_number.values():
-            store.invalidate(index)
-
-    def flush(self) -> None:
-        """Write pending samples at the end of an epoch."""
-        for store in self.by_number.values():
-            store.flush()
-            store.trim()
-
-    def notes(self) -> list[str]:
-        """Notes for the user since the last call."""
-        notes, self._notes = self._notes, []
-        for store in self.by_number.values():
-            notes += store.notes
-            store.notes = []
-        return notes
-
-    def close(self) -> None:
-        """Write pending samples and close the stores. Idempotent."""
-        if not self.closed:
-            self.closed = True
-            for store in self.by_number.values():
-                store.close()
-            self.unregister()
-
-    def _after_fork(self) -> None:
-        self.closed = True
-        for store in self.by_number.values():
-            store.abandon()
-        self.by_number = {}

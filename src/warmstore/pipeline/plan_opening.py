@@ -11,7 +11,7 @@ import numpy as np
 from warmstore.errors import UnsupportedType, WarmstoreError
 from warmstore.identity.samples.sample_hashes import UInt64
 from warmstore.pipeline.chain import Chain
-from warmstore.pipeline.pipeline_source import CacheLayout, PipelineSource
+from warmstore.pipeline.pipeline_source import PipelineSource
 from warmstore.pipeline.plan.assignment import assign
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan.plan_figures import Placement
@@ -19,6 +19,7 @@ from warmstore.pipeline.step_identities import key_of
 from warmstore.pipeline.tiers.remote_tier import RemoteTier
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_store import SampleStore, StoreLocation
+from warmstore.pipeline.tiers.sample_stores import CacheLayout
 from warmstore.pipeline.tiers.sample_table import Placements, SampleTable
 from warmstore.pipeline.tiers.tier_folders import MemoryTier, Wanted, disk_folder, open_place, version_name
 from warmstore.pipeline.tiers.tier_quota import tier_quota

@@ -10,13 +10,14 @@ import numpy as np
 from warmstore.identity.samples.sample_hashes import UInt64
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.chain import Chain
-from warmstore.pipeline.pipeline_source import PipelineSource, SampleStores
+from warmstore.pipeline.pipeline_source import PipelineSource
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan_opening import source_of
 from warmstore.pipeline.profile.profile import CODECS
 from warmstore.pipeline.step_identities import Description
 from warmstore.pipeline.tiers.remote_tier import RemoteTier, RemoteVersion, parsed_version
 from warmstore.pipeline.tiers.sample_store import SampleStore
+from warmstore.pipeline.tiers.sample_stores import SampleStores
 from warmstore.pipeline.tiers.sample_table import SampleTable
 from warmstore.pipeline.tiers.tier_folders import Wanted, disk_folder, open_place, scratch_folder, version_name
 from warmstore.pipeline.tiers.tier_inspection import find_tier, named_versions

@@ -22,10 +22,11 @@ from warmstore.loading.source import Source, cause_of
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.filters.filter import Filter, as_answer
 from warmstore.pipeline.pipeline_loader import checked_workers
-from warmstore.pipeline.pipeline_source import CacheLayout, PipelineSource
+from warmstore.pipeline.pipeline_source import PipelineSource
 from warmstore.pipeline.tiers.flattening import flatten
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_store import MISSING
+from warmstore.pipeline.tiers.sample_stores import CacheLayout
 from warmstore.pipeline.tiers.tier_folders import Wanted, disk_folder, open_place
 from warmstore.pipeline.tiers.tier_quota import tier_quota
 from warmstore.storage.disk_usage import folder_bytes
@@ -38,7 +39,7 @@ _log = logging.getLogger("warmstore")
 Answers = np.ndarray[Any, np.dtype[np.int8]]
 
 UNKNOWN, NO, YES, NO_NOW, YES_NOW = range(-1, 4)
-"""Answers: not known; no and yes; no and yes of a step that failed and skips or substitutes, which are not kept."""
+"""Answers: not known; no and yes; no and yes that are not kept, since a step failed or the sample has changed."""
 
 _FIRST = 64  # samples that are evaluated in this process, to know how long the others take
 _BRIEF = 5.0  # seconds: longer passes use worker processes
@@ -66,6 +67,7 @@ class FilterPass:
         self._chain = chain
         self._filter = by
         self._lock: Path | None = None
+        self._keys = chain.identities.states.samples.each
         layout = None
         if folder is not None:
             try:
@@ -89,8 +91,7 @@ class FilterPass:
             _log.info("%s: the last ones are of others: %s", name, reason)
         self._lock = tier / f"{place.folder.name}.pass.lock"
         self.lease = UsageLease(place.folder)
-        keys = chain.identities.states.samples.each
-        return CacheLayout((place,), np.zeros(count, np.int16), keys, steps)
+        return CacheLayout((place,), np.zeros(count, np.int16), self._keys, steps)
 
     def answers(self, positions: Int64, known: Answers, progress: bool | None) -> Answers:
         """The answers for some samples, int8 [n]: `NO`, `YES`, `NO_NOW` or `YES_NOW`.
@@ -112,6 +113,11 @@ class FilterPass:
             missing = np.flatnonzero(found == UNKNOWN)
             for at, answers in self._evaluated(positions[missing], progress):
                 found[missing[at]] = answers
+        if len(missing):
+            # A sample that has changed meanwhile may have been evaluated as it was or as it is now.
+            states = self._chain.identities.states
+            changed = ~states.are_unchanged(positions[missing], self._keys)
+            found[missing[changed]] |= NO_NOW
         _log.info(
             "filter %r: %s of %s samples pass, %s were evaluated", self._filter.predicate.name,
             f"{int((found & 1).sum()):,}", f"{len(found):,}", f"{len(missing):,}",
