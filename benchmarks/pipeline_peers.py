@@ -17,7 +17,7 @@ import warmstore as ws
 from benchmarks import pipeline_data, pipeline_steps
 from benchmarks.pipeline_parts import PARTS, parts_of
 from benchmarks.pipelines import CORES, limit_of
-from benchmarks.private_memory import private_bytes
+from benchmarks.private_memory import anonymous_bytes
 from benchmarks.report import Bar, Report, Table
 from benchmarks.settings import Settings
 from warmstore.loading.collate import stack
@@ -357,7 +357,7 @@ def _tiny(settings: Settings) -> tuple[float, float, int]:
     pipe = ws.Pipeline(np.arange(count)).step(pipeline_steps.tiny)
     profile = pipe.profile(batch_size=1024, samples=2000, seconds=2, max_workers=1, progress=False)
     plan = pipe.plan(profile=profile, memory="400MB")
-    before = private_bytes()
+    before = anonymous_bytes()
     with pipe.loader(plan, 1024, workers=0, seed=0) as loader:
         seconds = []
         for _ in range(settings.pick(_ROUNDS, 2) + 1):
@@ -365,7 +365,7 @@ def _tiny(settings: Settings) -> tuple[float, float, int]:
             for _ in loader:
                 pass
             seconds.append(time.perf_counter() - began)
-        grown = private_bytes() - before
+        grown = anonymous_bytes() - before
     return count / statistics.median(seconds[1:]), grown / count, count
 
 

@@ -28,6 +28,14 @@ def private_bytes() -> int:
     return total << 10
 
 
+def anonymous_bytes() -> int:
+    """Anonymous bytes of this process: without the files that it maps, shared memory among them."""
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Anonymous:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
 def in_fresh_process(module: str, *arguments: str) -> dict[str, Any]:
     """Run `python -m module arguments` and read the JSON object it prints last."""
     done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True)

@@ -23,10 +23,12 @@ class Staging:
     def __init__(self, schema: SampleSchema, most: int) -> None:
         self._schema = schema
         self._most = most
+        self._indices = np.empty(most, np.int64)
+        self._keys = np.empty((most, 2), np.uint64)
         self.clear()
 
     def __len__(self) -> int:
-        return len(self._samples)
+        return self._count
 
     @property
     def is_full(self) -> bool:
@@ -36,18 +38,18 @@ class Staging:
     @property
     def indices(self) -> Int64:
         """Indices of the samples, int64 [n]."""
-        return np.array([index for index, _, _ in self._samples], np.int64)
+        return self._indices[: self._count].copy()
 
     @property
     def keys(self) -> UInt64:
         """Keys of the samples, uint64 [n, 2]."""
-        return np.array([key for _, *key in self._samples], np.uint64).reshape(-1, 2)
+        return self._keys[: self._count].copy()
 
     def clear(self) -> None:
         """Remove all samples."""
         self.nbytes = 0
-        self._samples: list[tuple[int, int, int]] = []  # index and key
-        self._sizes: list[int] = []
+        self._count = 0
+        self._last = 0  # bytes of the sample that was added last
         self._columns: list[Any] = []
 
     def add(self, index: int, key: tuple[int, int], structure: TreeSpec, leaves: Sequence[Any]) -> None:
@@ -66,15 +68,16 @@ class Staging:
                 column[at] = leaf
             else:  # overwrites leftovers of an interrupted call
                 column[at:] = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf]
-        self._sizes.append(64 + sum(leaf.nbytes if isinstance(leaf, np.ndarray) else len(leaf) for leaf in leaves))
-        self.nbytes += self._sizes[-1]
-        self._samples.append((index, *key))
+        self._last = 64 + sum(leaf.nbytes if isinstance(leaf, np.ndarray) else len(leaf) for leaf in leaves)
+        self.nbytes += self._last
+        self._indices[at], self._keys[at] = index, key
+        self._count = at + 1
 
     def drop(self, index: int) -> None:
         """Remove the sample that was added last, if it is this one."""
-        if self._samples and self._samples[-1][0] == index:
-            self._samples.pop()
-            self.nbytes -= self._sizes.pop()
+        if self._count and self._indices[self._count - 1] == index:
+            self._count -= 1
+            self.nbytes -= self._last
 
     def take(self, wanted: Bools | None = None) -> dict[str, EncodedRows]:
         """Empty the buffer; return its samples as uncompressed rows of every field.

@@ -100,7 +100,7 @@ class SampleStore:
         self._is_full = False
         self.table = table
         self._may_write = may_write
-        self._pending: set[tuple[int, int]] = set()  # keys
+        self._pending: set[tuple[int, int]] = set()  # keys of those that are staged, or that cannot be stored
         self._read_since = 0
         self._stacks = True  # whether records can be stacked without unflattening, until it is known
         self._lease = UsageLease(place.folder)
@@ -237,9 +237,9 @@ class SampleStore:
                 f"{self.place.name}: nothing more is kept here, and what is missing is computed every time: {error}"
             )
         finally:
-            if self._is_full:  # those that did not fit may be added again
-                missing = staged[self.table.rows[staged] < 0]
-                self._pending.difference_update(map(self._key, missing.tolist()))
+            # Those that did not fit may be added again; those that could not be written may not.
+            done = staged if self._is_full else staged[self.table.rows[staged] >= 0]
+            self._pending.difference_update(map(self._key, done.tolist()))
             self._clear()
 
     def _clear(self) -> None:
