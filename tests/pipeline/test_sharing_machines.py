@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.pipeline.making import watched
 from tests.remote.conftest import nginx, s3_proxy, s3_server
 from tests.remote.proxy import FAULTS, Proxy
 from tests.remote.servers import BUCKET, S3, Nginx, s3_variables
 from tests.slow import thinned
 
+import warmstore as ws
 from warmstore.storage.disk_usage import folder_bytes
 from warmstore.storage.lease import lock_path
 
@@ -158,6 +160,36 @@ def test_a_changed_program_pulls_nothing(url: str, machines: tuple[Machine, Mach
     path.write_bytes(b"other")
     shutil.rmtree(one.folder / "cache")
     assert one.run(f"pull={url}", "epoch")["epoch"] == 1
+
+
+def test_two_processes_pull_at_once(url: str, machines: tuple[Machine, Machine]) -> None:
+    """As two ranks of one machine do. Each chunk comes once."""
+    one, two = machines
+    disk = 8 << 20
+    one.run("fill", f"push={url}", disk=disk)
+    pulls = [two.start(f"pull={url}", disk=disk) for _ in range(2)]
+    with watched(two.tier.parent) as most:
+        said = [child.communicate(timeout=300) for child in pulls]
+    assert [child.returncode for child in pulls] == [0, 0], said
+    assert sum(json.loads(out)["pull"][0] for out, _ in said) >= 5
+    assert most() <= disk
+    (store,) = (path.parent for path in two.tier.glob("*/alike/store.json"))
+    with ws.RecordStore.open(store) as opened:
+        assert len(opened) == COUNT
+        assert opened.verify(progress=False).ok
+    assert two.run("epoch", disk=disk)["epoch"] == 0
+
+
+@pytest.mark.parametrize("disk", [4 << 20, 16 << 20])
+def test_a_pull_beside_a_process_that_fills(disk: int, url: str, machines: tuple[Machine, Machine]) -> None:
+    one, two = machines
+    one.run("fill", f"push={url}", disk=8 << 20)
+    with watched(two.tier.parent) as most:
+        both = [two.start("epoch", "epoch", disk=disk), two.start(f"pull={url}", "epoch", disk=disk)]
+        said = [child.communicate(timeout=300) for child in both]
+    assert [child.returncode for child in both] == [0, 0], said
+    assert most() <= disk
+    assert (two.run("epoch", disk=disk)["epoch"] == 0) == (disk > 8 << 20)
 
 
 @pytest.mark.parametrize("request_number", thinned(9, range(8, 26)))

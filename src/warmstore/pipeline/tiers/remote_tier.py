@@ -89,9 +89,9 @@ class RemoteVersion:
 
     @cached_property
     def keys(self) -> UInt64:
-        """The keys of all samples, uint64 [n, 2], without duplicates."""
-        every = [part.keys for part in self.parts]
-        return np.unique(np.concatenate([np.empty((0, 2), np.uint64), *every]), axis=0)
+        """The keys of all undamaged rows, uint64 [n, 2]. Samples that several hosts have computed are repeated."""
+        every = np.concatenate([np.empty((0, 2), np.uint64), *(part.keys for part in self.parts)])
+        return every[every.any(axis=1)]
 
     @property
     def schema(self) -> SampleSchema | None:
