@@ -20,6 +20,7 @@ from typing import Any, Never
 from warmstore.errors import Closed, SampleSkipped
 from warmstore.loading.batch_sizes import BatchSize
 from warmstore.loading.collate import Collation
+from warmstore.loading.epoch_times import EpochTimes
 from warmstore.loading.loader_options import check_first_samples, check_on_error, check_options, default_threads
 from warmstore.loading.prefetch.batch_builder import BatchBuilder, Built, OnError, Task
 from warmstore.loading.prefetch.batch_producer import Batches, BatchProducer, LoaderIteration
@@ -176,8 +177,8 @@ class Loader(Closeable):
         """Repeated rows at the end of the last batch."""
         self.skipped = 0
         """Bad samples that were left out so far."""
-        # Called with the seconds of every complete epoch except the first.
-        self.epoch_over: Callable[[float], None] | None = None
+        # Called at the end of every epoch.
+        self.observer: Callable[[EpochTimes], None] | None = None
         if self._cursor.samples:
             check_first_samples(self._build)
         self.closed = False
@@ -271,14 +272,14 @@ class Loader(Closeable):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is at the same position, without the iterations, threads and processes of this loader."""
-        return {key: value for key, value in vars(self).items() if key not in ("_iterations", "_receive", "epoch_over")}
+        return {key: value for key, value in vars(self).items() if key not in ("_iterations", "_receive", "observer")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._cursor = self._cursor.with_steps(self._cursor.steps)
         self._receive = None if self._transfer is None else self._transfer.receive
         self._iterations = weakref.WeakSet()
-        self.epoch_over = None
+        self.observer = None
 
     def _after_fork(self) -> None:
         # The parent keeps threads and processes. In the child a running `for` starts new ones.
@@ -370,7 +371,8 @@ class Loader(Closeable):
         epoch, place, samples = cursor.begin()
         if self._is_over():  # the resumed epoch had no batches left
             return
-        whole, start = not place, time.perf_counter()
+        whole, start, worked = not place, time.perf_counter(), time.thread_time()
+        outside = 0.0
         is_empty = whole  # whether all batches of the epoch so far were left out
         batches = self._batches(iteration, self._tasks(epoch, place, samples, endless=endless))
         while True:
@@ -398,12 +400,17 @@ class Loader(Closeable):
                     cursor.end(empty_epoch)  # without any batch for this rank
                 cursor.hand_out(task.epoch, task.step, is_stream=endless and not ends)
                 epoch, place = (task.epoch + 1, 0) if task.step.is_last else (task.epoch, task.step.after)
-                if ends and self.epoch_over is not None and whole and self._ended_epochs and not endless:
-                    self.epoch_over(time.perf_counter() - start)
+                if ends and self.observer is not None:
+                    is_steady = whole and self._ended_epochs > 0 and not endless
+                    seconds, cpu = time.perf_counter() - start, time.thread_time() - worked
+                    self.observer(EpochTimes(seconds, outside, cpu, is_steady))
                 self._ended_epochs += ends
                 if not built.is_empty:
                     del built
+                    left, used = time.perf_counter(), time.thread_time()
                     yield batch
+                    outside += time.perf_counter() - left
+                    worked += time.thread_time() - used
                     del batch  # the next batch reuses its memory
                 if ends:
                     return

@@ -71,6 +71,17 @@ class Source(ABC):
         for source in self.inner:
             source.finish()
 
+    def report(self) -> Any:
+        """What this process has measured since the last call; None for nothing. Called at the end of an epoch."""
+        reports = [source.report() for source in self.inner]
+        return None if all(report is None for report in reports) else reports
+
+    def take_report(self, report: Any) -> None:
+        """Receive the `report` of a worker process, in the process of the loader."""
+        for source, part in zip(self.inner, report, strict=True):
+            if part is not None:
+                source.take_report(part)
+
     def notes(self) -> list[str]:
         """Messages for the user since the last call."""
         return [note for source in self.inner for note in source.notes()]

@@ -16,6 +16,7 @@ from warmstore.loading.validation import integer
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.filling import fill
 from warmstore.pipeline.filters.filtered_chain import FilteredChain
+from warmstore.pipeline.metering.epoch_observer import EpochObserver
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.pipeline_dataset import PipelineDataset
 from warmstore.pipeline.pipeline_loader import checked_workers, loader_of
@@ -272,7 +273,7 @@ class Pipeline(Closeable):
             source, batch_size, workers=workers, seed=seed, sampler=sampler, start_method=start_method, **options
         )
         if plan is not None:
-            loader.epoch_over = plan.measured.append
+            loader.observer = EpochObserver(workers, source.readings, plan.add_epoch)
         return loader
 
     def _source(self, plan: Plan | None, seed: int) -> PipelineSource:

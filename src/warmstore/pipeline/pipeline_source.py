@@ -19,6 +19,7 @@ from warmstore.loading.source import PartialBatch, Source, cause_of, filled
 from warmstore.loading.values.ownership import owned
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.encoders.registry import REGISTRY
+from warmstore.pipeline.metering.epoch_meter import EpochMeter, MeterReading
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.stacked_batch import StackedBatch, Uneven, repeated
 from warmstore.pipeline.steps import singles
@@ -61,6 +62,8 @@ class PipelineSource(Source):
         self.held = held
         self._stores: SampleStores | None = None
         self._notes: list[str] = []
+        self._meter = EpochMeter()
+        self._reports: list[MeterReading] = []  # of worker processes
         self._epoch = -1
         self._checked_epoch = -1  # of the last check of steps and samples
         self._changes = -1  # of samples, at the last check
@@ -86,7 +89,7 @@ class PipelineSource(Source):
         return self._chain.cacheable < len(self._chain.steps)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**vars(self), "_stores": None, "held": (), "_notes": []}
+        state = {**vars(self), "_stores": None, "held": (), "_notes": [], "_meter": EpochMeter(), "_reports": []}
         return {"encoders": REGISTRY.registered(), "state": state}
 
     def __setstate__(self, content: dict[str, Any]) -> None:
@@ -116,14 +119,18 @@ class PipelineSource(Source):
         return PartialBatch(batch, kept, errors)
 
     def _read(self, epoch: int, positions: Int64, errors: dict[int, Exception] | None) -> Any:
-        self._look_again(epoch)
-        with native_threads(self._chain.settings.threads), self._chain.identities.calling():
-            if self._alike:
-                try:
-                    return self._batch(epoch, positions, errors)
-                except Uneven:
-                    self._alike = False
-            return self._batch(epoch, positions, errors)
+        self._meter.begin(len(positions))
+        try:
+            self._look_again(epoch)
+            with native_threads(self._chain.settings.threads), self._chain.identities.calling():
+                if self._alike:
+                    try:
+                        return self._batch(epoch, positions, errors)
+                    except Uneven:
+                        self._alike = False
+                return self._batch(epoch, positions, errors)
+        finally:
+            self._meter.end()
 
     def _batch(
         self, epoch: int, positions: Int64, errors: dict[int, Exception] | None, *, one_by_one: bool = False
@@ -144,7 +151,8 @@ class PipelineSource(Source):
         stores = self._opened(epoch) if self._is_current() else None
         missing = np.arange(len(positions)) if stores is None else np.flatnonzero(stores.rows[positions] < 0)
         if stores is not None and not len(missing):
-            whole = stores.read_stacked(positions, last)
+            self._meter.lap("batches")
+            whole = stores.read_stacked(positions, last, self._meter)
             if whole is not None:
                 if last == len(self._chain.steps):
                     return whole
@@ -181,8 +189,10 @@ class PipelineSource(Source):
         run = partial(self._chain.run_batched, indices=indices, epoch=epoch, seed=self._seed)
         check = not self._is_checked and len(indices) > 1
         one_by_one = map_columns(copy, columns) if check else None
+        self._meter.lap("batches")
         try:
             made = run(columns, first=self._first_batched)
+            self._meter.lap("steps")
         except Exception as error:
             # This names the sample that raises, unless its step skips or substitutes it.
             made = self._batch(epoch, positions, errors, one_by_one=True)
@@ -224,14 +234,17 @@ class PipelineSource(Source):
         errors: dict[int, Exception] | None,
     ) -> None:
         """Make the samples of a batch from cached values or raw ones, as they are after `last` steps."""
+        self._meter.lap("batches")
+        self._meter.compute(len(missing))
         raws, raw_index = (
             self._chain.raw_values(positions[missing].tolist()),
             {place: at for at, place in enumerate(missing.tolist())},
         )
+        self._meter.lap("source reads")
         beside = None if stores is None else reachable(raws)
         size = len(positions) if stores is None else stores.at_once()
         for part in np.split(np.arange(len(positions)), range(size, len(positions), size)):
-            found = {} if stores is None else stores.read(positions[part])
+            found = {} if stores is None else stores.read(positions[part], self._meter)
             for at, place in enumerate(part.tolist()):
                 index = int(positions[place])
                 try:
@@ -242,6 +255,7 @@ class PipelineSource(Source):
                 except SampleSkipped as error:
                     _note(errors, place, error)
                 else:
+                    self._meter.lap("steps")
                     batch.put(place, value)
 
     def _look_again(self, epoch: int) -> None:
@@ -293,6 +307,17 @@ class PipelineSource(Source):
     def finish(self) -> None:
         if self._stores is not None:
             self._stores.flush()
+
+    def report(self) -> MeterReading:
+        return self._meter.take()
+
+    def take_report(self, report: MeterReading) -> None:
+        self._reports.append(report)
+
+    def readings(self) -> list[MeterReading]:
+        """What all processes have measured since the last call."""
+        reports, self._reports = self._reports, []
+        return [*reports, self._meter.take()]
 
     def notes(self) -> list[str]:
         notes, self._notes = self._notes, []

@@ -106,7 +106,8 @@ class _Opening:
         keepable = self._chain.identities.keepable
         for step in range(min(placement.step, keepable), min(placement.step, 1) - 1, -1):
             name = f"{tier} after {self._chain.steps[step - 1].name!r}" if step else f"{tier} of the source"
-            wanted = Wanted(number, step, name, placement.codec, self.steps[:step], self._schema_of(placement, step))
+            schema = self._schema_of(placement, step)
+            wanted = Wanted(number, step, name, tier, placement.codec, self.steps[:step], schema)
             try:
                 place, reason = open_place(
                     wanted, *self._tier(tier), direct=self._plan.direct_io and placement.tier == "disk"

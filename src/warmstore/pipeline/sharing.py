@@ -110,7 +110,7 @@ def _opened(version: RemoteVersion, tier: Path, quota: ByteQuota, chain: Chain |
     if chain is not None and version.schema is not None and version.schema.objection:
         _log.warning("%s: the samples of the remote are left out: %s", name, version.schema.objection)
         return None
-    wanted = Wanted(0, step, name, codec, steps, lambda: version.schema, decodes=chain is not None)
+    wanted = Wanted(0, step, name, "disk", codec, steps, lambda: version.schema, decodes=chain is not None)
     try:
         place, _ = open_place(wanted, tier, quota, direct=False)
     except OSError as error:

@@ -32,7 +32,7 @@ MOST = 8
 class _Message(NamedTuple):
     """What a worker sends for some tasks. error: what the task after the last batch raised, wrapped by torch; or None.
 
-    seconds, nbytes: of one batch.
+    seconds, nbytes: of one batch. report: of the source, at the end of an epoch.
     """
 
     batches: list[Built]
@@ -40,6 +40,7 @@ class _Message(NamedTuple):
     notes: list[str]
     seconds: float
     nbytes: int
+    report: Any
 
 
 class ProcessPrefetcher:
@@ -57,6 +58,7 @@ class ProcessPrefetcher:
 
     def __init__(self, workers: int, make: BatchBuilder, prefetch: int, start_method: str | None) -> None:
         self._tasks = _Tasks(workers)
+        self._source = make.source
         torch = imported("torch")
         with _without_advice():
             self._loader: Any = imported("torch.utils.data").DataLoader(
@@ -79,6 +81,8 @@ class ProcessPrefetcher:
         for message in made:
             for note in message.notes:
                 warnings.warn(note, RuntimeWarning, stacklevel=5)
+            if message.report is not None:
+                self._source.take_report(message.report)
             drawn = iter(self._tasks.drawn.popleft())
             self._tasks.fit(message)
             error, waiting = message.error, message.batches[::-1]
@@ -154,7 +158,8 @@ class _Batches:
                 error = imported("torch._utils").ExceptionWrapper(where=f"in worker process {os.getpid()}")
                 break
         count = max(1, len(made))
-        return _Message(made, error, source.notes(), (time.perf_counter() - began) / count, sizes.nbytes // count)
+        took, report = time.perf_counter() - began, None if tasks else source.report()
+        return _Message(made, error, source.notes(), took / count, sizes.nbytes // count, report)
 
 
 @contextmanager

@@ -85,7 +85,7 @@ class FilterPass:
         limit = folder_bytes(tier) + _FILES_BYTES + _SAMPLE_BYTES * count
         schema = SampleSchema.of([flatten(True)], "raw")
         name = f"answers of filter {self._filter.predicate.name!r}"
-        wanted = Wanted(0, len(steps), name, "raw", steps, lambda: schema)
+        wanted = Wanted(0, len(steps), name, "disk", "raw", steps, lambda: schema)
         place, reason = open_place(wanted, tier, tier_quota(tier, limit, evicts=False), direct=False)
         if reason:
             _log.info("%s: the last ones are of others: %s", name, reason)

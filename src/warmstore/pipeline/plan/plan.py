@@ -23,6 +23,17 @@ class Plan(PlanFigures):
 
         return as_text(self)
 
+    def explain(self) -> str:
+        """The last steady epoch beside the prediction, term by term: which one was off, and whether the machine's pace
+        has changed since the profile.
+
+        Raises:
+            ValueError: no loader has run a steady epoch of this plan.
+        """
+        from warmstore.pipeline.plan.explanation import explanation
+
+        return explanation(self)
+
     def plot(self, path: str | os.PathLike[str]) -> Path:
         """Plot the plan to a PNG, SVG or PDF file: a row per step with its time, bytes and cached share.
 

@@ -6,8 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from warmstore.pipeline.metering.epoch_observer import MeasuredEpoch
 from warmstore.pipeline.profile.profile import Codec, Profile, Tier
 from warmstore.pipeline.steps import Step
+
+_ERROR = 0.15  # of predictions, relative
+_START = 0.09  # seconds of a short epoch that are not predicted, at most
 
 
 @dataclass(frozen=True, order=True)
@@ -33,7 +37,7 @@ class PlanFigures:
     the first epoch, predicted. limits: lower bounds of a steady epoch in seconds, by name.
     memory_used, disk_used, worker_bytes: bytes planned for both tiers and for the workers with their batches.
     notes: for the user, such as why a step cannot be cached. reasons: for each stage, why nothing is cached there.
-    measured: seconds of the steady epochs that were run, added by the loader.
+    measured: seconds of the steady epochs that were run, added by the loader. epochs_run: their measurements by term.
     """
 
     placements: tuple[Placement, ...]
@@ -61,6 +65,24 @@ class PlanFigures:
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     measured: list[float] = field(default_factory=list)
+    epochs_run: list[MeasuredEpoch] = field(default_factory=list)
+
+    def add_epoch(self, epoch: MeasuredEpoch) -> None:
+        """Add a steady epoch; for a loader."""
+        self.measured.append(epoch.times.seconds)
+        self.epochs_run.append(epoch)
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """Seconds between which a steady epoch is expected.
+
+        They are 15 % from the prediction. An epoch below a second also has costs that are not predicted: starting it,
+        and waiting for the first batch and for a core.
+        """
+        predicted = self.epoch_seconds
+        short = min(1.0, max(0.0, 2 * (1 - predicted)))
+        least = max((1 - _ERROR) * predicted - short * _START / 3, (1 - 2.5 * _ERROR) * predicted)
+        return least, (1 + _ERROR) * predicted + short * _START
 
     def samples_in(self, placement: int) -> int:
         """How many samples a placement gets, all buckets together."""

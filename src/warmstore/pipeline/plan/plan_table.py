@@ -79,7 +79,7 @@ def summary(plan: PlanFigures) -> list[str]:
     ranks = f" on each of {plan.world_size} ranks" if plan.world_size > 1 else ""
     lines.append(f"Workers: {plan.workers or 'none'}{ranks}; batches of {plan.batch_size}.")
     lines.append(
-        f"Epoch: {format_duration(plan.epoch_seconds)} predicted, bounded by {plan.bound}; "
+        f"Epoch: {predicted(plan)}, bounded by {plan.bound}; "
         f"{format_duration(plan.uncached_seconds)} without caches "
         f"({plan.uncached_seconds / max(plan.epoch_seconds, 1e-9):.1f}x); "
         f"the first one takes {format_duration(plan.build_seconds)} more."
@@ -91,6 +91,14 @@ def summary(plan: PlanFigures) -> list[str]:
             f"(median of {len(plan.measured)})."
         )
     return lines
+
+
+def predicted(plan: PlanFigures) -> str:
+    """`2.40 s predicted`; a short epoch has a band: `0.14 s predicted, between 0.10 and 0.25 s`."""
+    text = f"{format_duration(plan.epoch_seconds)} predicted"
+    if plan.epoch_seconds >= 1:
+        return text
+    return f"{text}, between {' and '.join(map(format_duration, plan.band))}"
 
 
 def _title(plan: PlanFigures) -> str:

@@ -102,7 +102,8 @@ class Profile:
     edges: raw sizes in bytes that separate the buckets. counts: samples per bucket.
     alone: CPU seconds per sample beyond the steps (lookup, stacking) without workers. overhead: the same in a worker,
     with the transfer. delivery: CPU seconds per sample for the main process to receive it from a worker.
-    took: seconds of profiling. options: those that it was made with.
+    took: seconds of profiling. options: those that it was made with. pace: of the machine, see
+    `machine_pace`; 0 if unknown.
     """
 
     key: str
@@ -119,6 +120,7 @@ class Profile:
     disk: Disk | None
     took: float
     options: ProfileOptions = field(default_factory=ProfileOptions)
+    pace: float = 0.0
 
     @property
     def source_nbytes(self) -> float:

@@ -24,6 +24,7 @@ from warmstore.loading.samplers.counter_rng import Int64, derive_keys
 from warmstore.loading.samplers.permutation import permuted
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.encoders.registry import REGISTRY
+from warmstore.pipeline.metering.machine_pace import machine_pace
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.profile.disk_speed import measure_disk
 from warmstore.pipeline.profile.profile import Disk, Profile, Scaling, Stage, mean_of
@@ -148,7 +149,7 @@ def _measured(chain: Chain, key: str, options: ProfileOptions, folder: Path | No
         found = _calibrated(found, counts, scaling, overhead)
     return Profile(
         key, len(run.buckets), total, options.batch_size, edges, counts, found, scaling, alone, overhead, delivery,
-        disk, time.perf_counter() - began, options,
+        disk, time.perf_counter() - began, options, machine_pace(),
     )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ class StoreLocation:
 
     number: of the placement. step: number of steps before it. name: for messages. folder: of the version. quota: of the
     tier. schema: of most samples; None if they have nothing in common. codec: of their values. direct: drop read
-    pages from the page cache.
+    pages from the page cache. tier: memory or disk.
     """
 
     number: int
@@ -75,6 +75,7 @@ class StoreLocation:
     schema: SampleSchema | None
     codec: str
     direct: bool
+    tier: str
 
 
 class SampleStore:

@@ -8,6 +8,7 @@ import numpy as np
 
 from warmstore.identity.samples.sample_hashes import UInt64
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.pipeline.metering.epoch_meter import TIER_TERMS, EpochMeter
 from warmstore.pipeline.stacked_batch import merged
 from warmstore.pipeline.step_identities import Description
 from warmstore.pipeline.tiers.sample_store import SampleStore, StoreLocation
@@ -63,8 +64,9 @@ class SampleStores(Closeable):
         """How many samples to read at once, at most."""
         return min((store.at_once for store in self.by_number.values()), default=1)
 
-    def read(self, positions: Int64) -> dict[int, tuple[SampleStore, Any]]:
+    def read(self, positions: Int64, meter: EpochMeter) -> dict[int, tuple[SampleStore, Any]]:
         """Store and value of the cached ones of some samples, by index into `positions`; see `SampleStore.read`."""
+        meter.lap("batches")
         rows, placed = self.rows[positions].astype(np.int64), self.table.placement[positions]
         found: dict[int, tuple[SampleStore, Any]] = {}
         for number, store in self.by_number.items():
@@ -73,9 +75,10 @@ class SampleStores(Closeable):
                 found.update(
                     (place, (store, value)) for place, value in zip(at.tolist(), store.read(rows[at]), strict=True)
                 )
+                meter.lap(TIER_TERMS[store.place.tier])
         return found
 
-    def read_stacked(self, positions: Int64, step: int) -> Any:
+    def read_stacked(self, positions: Int64, step: int, meter: EpochMeter) -> Any:
         """Samples stacked as a batch; None unless stores hold them all after `step` steps, in one form."""
         placed = self.table.placement[positions]
         rows = self.rows[positions].astype(np.int64)
@@ -85,6 +88,7 @@ class SampleStores(Closeable):
             batch = store.read_stacked(rows[at]) if store.place.step == step else None
             if batch is None:
                 return None
+            meter.lap(TIER_TERMS[store.place.tier])
             parts.append((at, batch))
         return parts[0][1] if len(parts) == 1 else merged(parts, len(positions))
 

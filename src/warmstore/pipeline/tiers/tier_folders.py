@@ -44,7 +44,7 @@ FORMAT = 5
 
 @dataclass(frozen=True)
 class Wanted:
-    """A placement to open. steps: those before it. schema: infers the schema of its samples.
+    """A placement to open. steps: those before it. schema: infers the schema of its samples. tier: memory or disk.
 
     decodes: whether this process restores samples, so that a version with values of other encoders is made anew.
     """
@@ -52,6 +52,7 @@ class Wanted:
     number: int
     step: int
     name: str
+    tier: str
     codec: str
     steps: tuple[Description, ...]
     schema: Callable[[], SampleSchema | None]
@@ -186,7 +187,10 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
                 folder.mkdir()
                 replace_file(folder / ABOUT, content, durable=False)
     schema = None if about["schema"] is None else SampleSchema.from_json(about["schema"])
-    return StoreLocation(wanted.number, wanted.step, wanted.name, folder, quota, schema, wanted.codec, direct), reason
+    place = StoreLocation(
+        wanted.number, wanted.step, wanted.name, folder, quota, schema, wanted.codec, direct, wanted.tier
+    )
+    return place, reason
 
 
 @contextlib.contextmanager

@@ -1,0 +1,49 @@
+"""EpochObserver: collects the measurements of a loader's epochs for a plan."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from warmstore.loading.epoch_times import EpochTimes
+from warmstore.pipeline.metering.epoch_meter import MeterReading, total
+from warmstore.pipeline.metering.machine_pace import machine_pace
+
+_LONG = 1.0  # seconds of an epoch from which on the machine's pace is measured after it
+
+
+@dataclass(frozen=True)
+class MeasuredEpoch:
+    """One steady epoch.
+
+    times: of the whole epoch, in the main process. reading: of all processes that made batches. workers: how many;
+    0 for the main process itself. pace: of the machine, measured last; see `machine_pace`.
+    """
+
+    times: EpochTimes
+    reading: MeterReading
+    workers: int
+    pace: float
+
+
+class EpochObserver:
+    """Called by a loader after each epoch. Only steady epochs are handed on: complete ones, except the first.
+
+    Args:
+        workers: processes that make batches.
+        readings: returns what all processes have measured since its last call.
+        measured: receives each steady epoch.
+    """
+
+    def __init__(
+        self, workers: int, readings: Callable[[], list[MeterReading]], measured: Callable[[MeasuredEpoch], object]
+    ) -> None:
+        self._workers = workers
+        self._readings = readings
+        self._measured = measured
+        self._pace = machine_pace()
+
+    def __call__(self, times: EpochTimes) -> None:
+        reading = total(self._readings())
+        if times.is_steady:
+            if times.seconds >= _LONG:
+                self._pace = machine_pace()
+            self._measured(MeasuredEpoch(times, reading, self._workers, self._pace))
