@@ -130,6 +130,8 @@ def _groups(members: Sequence[Member]) -> list[list[Member]]:
 
 
 def _is_writable(member: Member) -> bool:
+    if member.node[0] == "memory":
+        return bool(member.node[1] and member.array.flags.writeable)
     return not member.node[4] if member.is_array else member.node[0] == "bytearray"
 
 

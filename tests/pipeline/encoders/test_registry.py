@@ -1,5 +1,6 @@
 """Encoders of a program: what may be registered, what counts as the same encoder, and what its digest is of."""
 
+import copy
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -31,6 +32,11 @@ class Slotted:
 
     def parts(self) -> Any:
         return [self.shown, self.__hidden]
+
+
+class Box:
+    def __init__(self, item: Any) -> None:
+        self.item = item
 
 
 class Grid(np.ndarray[Any, Any]):
@@ -119,6 +125,62 @@ def test_hidden_memory_that_is_shared(hide: Callable[[Any], Any]) -> None:
     back(Track(hide(array), 1))
     with pytest.raises(ws.UnsupportedType, match="share"):
         flatten({"track": Track(hide(array), 1), "x": array[1:]})
+
+
+CONSTANT = [np.arange(3), {"rate": 1}]
+
+
+def held_apart(hold: Callable[[Any], Any], give: Callable[[Any], Any]) -> None:
+    """Register an encoder of objects that hold a part as `hold` does, and that returns it as `give` does."""
+
+    def encode_held(track: Track) -> Any:
+        return give(track.rate)
+
+    def decode_held(part: Any) -> Track:
+        return Track(hold(part), part)
+
+    ws.register_encoder(Track, encode_held, decode_held, version="1")
+
+
+@pytest.mark.parametrize("part", [np.arange(3), [1, 2], {"a": 1}, bytearray(b"a")])
+def test_what_two_objects_share(part: Any) -> None:
+    """Each alone is as before, and both have copies of what was one object."""
+    held_apart(lambda part: {"in": part}, copy.copy)
+    pair = [Track({"in": part}, part), Track({"in": part}, part)]
+    assert np.array_equal(back(pair[0]).rate, part)
+    with pytest.raises(ws.UnsupportedType, match="share"):
+        flatten(pair)
+    held_apart(lambda part: {"in": part}, lambda part: part)
+    first, second = back(pair)
+    assert first.rate is second.rate is first.sound["in"] is second.sound["in"]
+
+
+def test_what_all_objects_share_in_the_program() -> None:
+    held_apart(lambda _: CONSTANT[1], lambda part: part)
+    first, second = back([Track(CONSTANT[1], 1), Track(CONSTANT[1], 2)])
+    assert first.sound is second.sound is CONSTANT[1]
+    held_apart(lambda _: test_what_all_objects_share_in_the_program, lambda part: part)
+    assert len(back([Track(test_what_all_objects_share_in_the_program, [at]) for at in range(3)])) == 3
+
+
+def test_an_object_of_too_many_objects() -> None:
+    held_apart(lambda part: [[at] for at in range(part)], lambda part: part)
+    many = Track([[at] for at in range(11_000)], 11_000)
+    assert back([many, 3, "a", many])[0].sound == many.sound
+    with pytest.raises(ws.UnsupportedType, match=r"0 refers to more than 10,000 objects"):
+        flatten([many, [[4]]])
+
+
+def test_an_object_in_a_long_chain() -> None:
+    def chain(length: int) -> Any:
+        made: Any = None
+        for _ in range(length):
+            made = Box(made)
+        return made
+
+    held_apart(chain, lambda part: part)
+    ws.register_encoder(Track, lambda track: track.rate, lambda part: Track(chain(part), part), equal=lambda *_: True)
+    assert back([Track(chain(3000), 3000), [1]])[0].rate == 3000
 
 
 def test_a_decoder_that_returns_another_type() -> None:

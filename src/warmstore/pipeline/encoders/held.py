@@ -1,5 +1,6 @@
 """The objects that an object of a registered type refers to: its attributes, also those in slots, and its items."""
 
+import contextlib
 import types
 from typing import Any
 
@@ -9,8 +10,9 @@ def held_by(value: Any) -> list[Any]:
     held = list(vars(value).values()) if hasattr(value, "__dict__") else []
     for cls in type(value).__mro__:
         for slot in vars(cls).values():
-            if isinstance(slot, types.MemberDescriptorType) and hasattr(value, slot.__name__):
-                held.append(slot.__get__(value))
+            if isinstance(slot, types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):  # a slot that is not set
+                    held.append(slot.__get__(value))
     if isinstance(value, dict):
         held += value.values()
     elif isinstance(value, list | tuple | set | frozenset):

@@ -60,7 +60,7 @@ class Registry:
 
     def _load(self, module: str) -> bool:
         """Load the encoders of warmstore for the library of a module; False if there is nothing to load."""
-        library = module.partition(".")[0]
+        library = str(module).partition(".")[0]
         if library in self._loaded or library not in _FAMILIES:
             return False
         try:

@@ -20,10 +20,9 @@ import numpy as np
 
 from warmstore.errors import UnsupportedType
 from warmstore.pipeline.encoders.encoder import Encoder
-from warmstore.pipeline.encoders.held import held_by
 from warmstore.pipeline.encoders.registry import REGISTRY
+from warmstore.pipeline.tiers.encoded_parts import EncodedPart, check_encoded
 from warmstore.pipeline.tiers.sample_spec import MARKED, NUMBERS, Taken, TreeSpec, nodes_of
-from warmstore.pipeline.tiers.unflattening import Undecodable, Unflattener
 from warmstore.records.format.array_interop import is_tensor, to_numpy
 from warmstore.records.format.fields import dtype_name, numpy_dtype
 from warmstore.tree.containers import opened, under
@@ -31,7 +30,6 @@ from warmstore.tree.shared_buffers import Member, share
 from warmstore.tree.type_names import find_type, type_name
 
 _TEXTS = {bytes: "bytes", bytearray: "bytearray", memoryview: "memoryview", str: "str"}
-_IMMUTABLE = frozenset({str, bytes, memoryview, type(None), type, *NUMBERS})
 _PACKED = (np.str_, np.bytes_, np.void)
 _BYTES = ("B", "b", "c")  # formats of memoryviews
 _KEYS = (str, int, bool, type(None))
@@ -50,9 +48,11 @@ def flatten(value: Any, *, copy: bool = True, outside: Sequence[Any] = ()) -> Ta
     """
     flat = _Flat()
     spec = _flatten(value, "", flat)
+    for part in flat.encoded:
+        flat.arrays += part.hidden_memory(flat.numbers, len(flat.leaves))
     leaves = share(flat.arrays, flat.leaves)
     if flat.encoded:
-        _check_encoded(spec, leaves, flat)
+        check_encoded(spec, leaves, flat.encoded, flat.numbers)
     if copy:
         leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
     marks = sorted(flat.numbers[id(part)] for part in outside if id(part) in flat.numbers)
@@ -80,22 +80,7 @@ class _Flat:
     numbers: dict[int, int] = field(default_factory=dict)
     arrays: list[Member] = field(default_factory=list)
     entered: set[int] = field(default_factory=set)
-    encoded: list["_Encoded"] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    """An encoded object. number, path: of the part. parts: kept alive, as other parts are told apart by ids.
-
-    hidden: objects that it refers to, and that are not among its parts.
-    """
-
-    value: Any
-    number: int
-    path: str
-    encoder: Encoder
-    parts: Any
-    hidden: list[Any]
+    encoded: list[EncodedPart] = field(default_factory=list)
 
 
 def _flatten(value: Any, path: str, flat: _Flat) -> TreeSpec:
@@ -190,52 +175,10 @@ def _encode(value: Any, path: str, flat: _Flat, encoder: Encoder) -> TreeSpec:
         raise UnsupportedType(f"{_at(path)}: the encoder of {encoder.name} fails: {error!r}") from error
     node: TreeSpec = ["encoded", type_name(encoder.cls), digest, [_flatten(parts, path, flat)]]
     own = {*range(number, len(flat.numbers)), *(each[1] for each in nodes_of(node[3][0]) if each[0] == "same")}
-    reached = [] if encoder.is_own else _reached(value, {id(value)})
-    hidden = [part for part in reached if flat.numbers.get(id(part), -1) not in own]
     below = [member.array for member in flat.arrays[arrays:]]
-    below += [to_numpy(part) for part in reached if _is_memory(part) and flat.numbers.get(id(part), -1) in own]
-    for array in [*(to_numpy(part) for part in hidden if _is_memory(part)), *encoder.memory(value)]:
-        # What the parts have as well is shared through them.
-        if array.size and not any(np.may_share_memory(array, other) for other in below):
-            flat.arrays.append(Member(["memory"], len(flat.leaves), array, _at(path)))
-    flat.encoded.append(_Encoded(value, number, path, encoder, parts, hidden))
+    around = frozenset(flat.numbers[key] for key in flat.entered)
+    flat.encoded.append(EncodedPart(value, number, _at(path), encoder, parts, around, frozenset(own), below))
     return node
-
-
-def _reached(value: Any, seen: set[int]) -> list[Any]:
-    """The objects that may be mutable and that an object refers to, directly or through others."""
-    found = []
-    for part in held_by(value):
-        if id(part) not in seen and type(part) not in _IMMUTABLE:
-            seen.add(id(part))
-            found += [part] if _is_memory(part) else [part, *_reached(part, seen)]
-    return found
-
-
-def _is_memory(part: Any) -> bool:
-    return isinstance(part, np.ndarray | bytearray) or (is_tensor(part) and part.device.type == "cpu")
-
-
-def _check_encoded(spec: TreeSpec, leaves: list[Any], flat: _Flat) -> None:
-    """Check that encoded objects can be restored, and that the rest of the value shares no hidden objects with them."""
-    for encoded in flat.encoded:
-        for part in encoded.hidden:
-            if id(part) in flat.numbers:
-                raise UnsupportedType(
-                    f"{_at(encoded.path)} shares a {type(part).__name__} with another part of the sample; the encoder "
-                    f"of {encoded.encoder.name} must return it among the parts, and not a copy of it"
-                )
-    state = Unflattener(iter([leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]).__next__)
-    try:
-        state.join(spec)
-    except Undecodable as error:
-        raise UnsupportedType(str(error)) from error
-    for encoded in flat.encoded:
-        if wrong := encoded.encoder.why_wrong(encoded.value, state.parts[encoded.number]):
-            raise UnsupportedType(
-                f"{_at(encoded.path)}: what the encoder of {encoded.encoder.name} decodes differs from the value: "
-                f"{wrong}; mend the encoder, or pass equal= if no step can tell them apart"
-            )
 
 
 def _flatten_container(value: Any, path: str, flat: _Flat) -> TreeSpec:
