@@ -213,17 +213,17 @@ class Pipeline(Closeable):
         """Measure every step on this machine; see `warmstore.pipeline.profile.profiler.profile`."""
         from warmstore.pipeline.profile.profiler import profile
 
-        return profile(self._now(options.get("folder")), **options)
+        return profile(self.resolve(options.get("folder")), **options)
 
     def plan(self, *, profile: Profile | None = None, **options: Any) -> Plan:
         """Decide which samples to cache where; see `warmstore.pipeline.plan.planner.plan`."""
         from warmstore.pipeline.plan.planner import plan
 
-        return plan(self._now(options.get("folder")), profile, **options)
+        return plan(self.resolve(options.get("folder")), profile, **options)
 
     def as_source(self) -> PipelineSource:
         """A source for a `Loader`, without caches."""
-        return uncached_source(self._now())
+        return uncached_source(self.resolve())
 
     def dataset(self, plan: Plan | None = None, *, seed: int = 0) -> PipelineDataset:
         """A map-style data set that reads and fills the tiers of a plan: for torch's DataLoader, samplers and trainers.
@@ -278,11 +278,15 @@ class Pipeline(Closeable):
 
     def _source(self, plan: Plan | None, seed: int) -> PipelineSource:
         if plan is None:
-            return uncached_source(self._now(), seed)
-        return source_of(self._now(plan.folder), plan, seed)
+            return uncached_source(self.resolve(), seed)
+        return source_of(self.resolve(plan.folder), plan, seed)
 
-    def _now(self, folder: str | os.PathLike[str] | None = None) -> Chain:
-        """The chain with the samples that filters leave as of now. folder: of a plan."""
+    def resolve(self, folder: str | os.PathLike[str] | None = None) -> Chain:
+        """The chain of the samples that pass all filters as of now. Evaluates filters for new and changed samples.
+
+        Args:
+            folder: of a plan. Answers of filters without a folder of their own are kept there.
+        """
         return self._filtered.resolve(None if folder is None else Path(folder))
 
     def fill(
@@ -335,7 +339,7 @@ class Pipeline(Closeable):
         from warmstore.pipeline.sharing import push
 
         return push(
-            self._now(plan.folder), plan, Remote(url, remote_options, anonymous), verify=verify, progress=progress
+            self.resolve(plan.folder), plan, Remote(url, remote_options, anonymous), verify=verify, progress=progress
         )
 
     def pull(
@@ -357,7 +361,9 @@ class Pipeline(Closeable):
         """
         from warmstore.pipeline.sharing import pull
 
-        pulled, source = pull(self._now(plan.folder), plan, Remote(url, remote_options, anonymous), progress=progress)
+        pulled, source = pull(
+            self.resolve(plan.folder), plan, Remote(url, remote_options, anonymous), progress=progress
+        )
         self._hold(source)
         return pulled
 

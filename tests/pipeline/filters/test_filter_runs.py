@@ -73,6 +73,22 @@ def other_read(path: Path) -> Any:
     return np.frombuffer(path.read_bytes() + b"end", np.uint8)
 
 
+def test_the_folder_of_a_plan_keeps_answers(tmp_path: Path, paths: list[Path]) -> None:
+    before = calls[0]
+    pipe = ws.Pipeline(paths).step(read).filter(bright)
+    assert len(pipe.resolve(tmp_path / "cache")) == 40
+    other = pipe.filter(few, folder=tmp_path / "other")
+    assert len(other.resolve(tmp_path / "cache")) == 10
+    calls[0] = before
+    assert evaluated(paths, tmp_path / "cache") == 0
+    versions = {name: len(list((tmp_path / name).glob("*/*/about.json"))) for name in ("cache", "other")}
+    assert versions == {"cache": 1, "other": 1}
+
+
+def few(value: Any) -> bool:
+    return bool(value[0] >= COUNT)
+
+
 def test_edits_of_code_evaluate_anew(tmp_path: Path, program: Callable[..., ModuleType]) -> None:
     def run(least: int) -> list[int]:
         module = program(f"""
