@@ -14,6 +14,13 @@ import warmstore as ws
 from warmstore.errors import Damaged, StaleCache
 from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.plan.plan import Plan
+from warmstore.pipeline.sharing import push_folder
+from warmstore.records.write.chunk_eviction import evict
+from warmstore.replicate import push as push_module
+from warmstore.replicate.remote_copy import Remote
+from warmstore.replicate.remote_diff import Local
+from warmstore.storage.files import Files
+from warmstore.storage.lease import is_locked, lock_path
 from warmstore.storage.quota import ByteQuota
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
@@ -186,9 +193,9 @@ def test_what_was_evicted_can_be_pulled_again(tmp_path: Path) -> None:
     other = plan_for(pipe, tmp_path / "other", **options)
     for plan in (other, one):  # of the machine that has pushed, its own chunks have gone
         pipe.pull(remote, plan)
-        filled(new, plan.folder, **options)  # type: ignore[arg-type]
+        filled(new, plan.folder, **options)
         assert epoch(pipe, plan) > 100
-        filled(new, plan.folder, **options)  # type: ignore[arg-type]
+        filled(new, plan.folder, **options)
         pulled = pipe.pull(remote, plan)
         assert pulled.records > 100
         assert (pulled.chunks > 0) == (plan is other)  # rows of its own are copied
@@ -270,3 +277,25 @@ def test_samples_of_another_encoder_are_left_out(tmp_path: Path, caplog: pytest.
         assert epoch(pipe, plan) == 0
     finally:
         REGISTRY.remove(Track)
+
+
+def test_chunks_that_are_evicted_during_a_push(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = ws.Pipeline(list(range(200))).step(large)
+    plan, send, evicted = filled(pipe, tmp_path / "one", disk=6 * MB), push_module._send, [0]
+    pipe.close()
+
+    def racing(local: Local, numbers: list[int], *arguments: Any, **options: Any) -> Any:
+        assert is_locked(lock_path(local.path.parent)), "the version may not go"
+        if evicted[0] < 2:
+            evict(local.path, "g0001", [numbers[0]], Files())
+            evicted[0] += 1
+        return send(local, numbers, *arguments, **options)
+
+    monkeypatch.setattr(push_module, "_send", racing)
+    remote = Remote(tmp_path / "remote")
+    (result,) = push_folder(tmp_path / "one", (), remote, verify=False, progress=False).values()
+    assert evicted == [2]
+    assert result.chunks >= 2
+    with pipe.loader(plan, 8, workers=0) as loader:
+        left = int((loader._source.open_stores().rows >= 0).sum())
+    assert pipe.pull(tmp_path / "remote", plan_for(pipe, tmp_path / "other")).records == left

@@ -27,10 +27,12 @@ from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.remote_snapshot import read_heads
 from warmstore.storage.disk_usage import on_disk
 from warmstore.storage.files import Files
+from warmstore.storage.lease import UsageLease
 
 _log = logging.getLogger("warmstore")
 
 _STAGED = 64 << 10  # most bytes besides the chunk while one is fetched: folders, the table of blocks, the log
+_TRIES = 3
 _AT_ONCE = 64  # rows that are fetched and copied at once
 
 
@@ -41,12 +43,15 @@ def push_version(folder: Path, remote: Remote, *, verify: bool, progress: bool |
         StaleCache: the URL holds something else. Diverged: a copy of this folder was pushed and written to.
         RemoteUnavailable, RemoteRefused: what the remote had before is unchanged.
     """
-    sums = [
-        _push_store(folder / kind, remote.below(folder.name), verify, progress)
-        for kind in KINDS
-        if (folder / kind / NAME).exists()
-    ]
-    return sum_of_pushes(sums)
+    lease = UsageLease(folder)  # it is not evicted as a whole
+    try:
+        return sum_of_pushes(
+            _push_store(folder / kind, remote.below(folder.name), verify, progress)
+            for kind in KINDS
+            if (folder / kind / NAME).exists()
+        )
+    finally:
+        lease.release()
 
 
 def _push_store(store: Path, remote: Remote, verify: bool, progress: bool | None) -> PushResult:
@@ -54,6 +59,10 @@ def _push_store(store: Path, remote: Remote, verify: bool, progress: bool | None
         for head in read_heads(objects):
             if not head.shared or head.manifest.metadata.get("kind") not in KINDS:
                 raise StaleCache(f"{remote!r} holds no samples of a pipeline; push to another URL")
+        for _ in range(_TRIES):
+            # A process that fills the tier may evict a chunk meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                return push(store, objects, Files(), shared=True, verify=verify, noted=False, progress=progress)
         return push(store, objects, Files(), shared=True, verify=verify, noted=False, progress=progress)
 
 
