@@ -231,6 +231,30 @@ def test_a_url_with_something_else_is_refused(tmp_path: Path) -> None:
             refused(tmp_path / "remote", plan)
 
 
+@pytest.mark.parametrize(
+    ("metadata", "error"),
+    [
+        ({"kind": "alike"}, Damaged),
+        ({"kind": "alike", "steps": 3, "schema": {}}, Damaged),
+        ({"kind": "alike", "steps": [], "schema": {"structure": ["array"], "fields": 7}}, Damaged),
+        ({"kind": "others", "steps": [{"name": "other"}], "schema": None}, StaleCache),
+        ({"kind": "strange"}, StaleCache),
+    ],
+)
+def test_a_store_that_is_not_what_its_place_says(tmp_path: Path, metadata: Any, error: type[Exception]) -> None:
+    pipe = ws.Pipeline(range(8)).step(counted, kind="array")
+    plan = filled(pipe, tmp_path / "one")
+    (version,) = (path.parent for path in (tmp_path / "one" / "warmstore-samples").glob("1-raw-*/about.json"))
+    fields: Any = {"sample": ws.Array("uint64", (2,)), "value": ws.Bytes()}
+    with ws.RecordStore.create(tmp_path / "forged", fields, metadata=metadata) as store:
+        store.extend({"sample": np.zeros((1, 2), np.uint64), "value": [b"x"]})
+    with Remote(tmp_path / "remote").below(version.name).open() as objects:
+        push_module.push(tmp_path / "forged", objects, Files(), shared=True)
+    with pytest.raises(error):
+        pipe.pull(tmp_path / "remote", plan)
+    assert epoch(pipe, plan) == 0
+
+
 def test_bytes_that_others_take_before_a_chunk_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = ws.Pipeline(list(range(200))).step(large)
     pipe.push(tmp_path / "remote", filled(pipe, tmp_path / "one", disk=6 * MB))

@@ -13,7 +13,7 @@ from typing import final
 
 import numpy as np
 
-from warmstore.errors import Damaged, StaleCache, UnsupportedType
+from warmstore.errors import Damaged, StaleCache, UnsupportedType, WarmstoreError
 from warmstore.identity.samples.sample_hashes import UInt64
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.step_identities import Description, key_of
@@ -123,12 +123,17 @@ class RemoteVersion:
         metadata = head.manifest.metadata
         if not head.shared or metadata.get("kind") not in KINDS or found is None:
             raise StaleCache(f"{self.remote!r} holds no samples of a pipeline; push to another URL")
-        if key_of(metadata["steps"]) != found["key"]:
-            raise StaleCache(f"{head.name} at {self.remote!r} holds the results of other steps than those of its name")
         kind = KINDS.index(metadata["kind"])
-        schema = SampleSchema.of_bytes(found["codec"]) if kind else SampleSchema.from_json(metadata["schema"])
-        if schema.store_fields != head.manifest.fields:
-            raise Damaged(f"{head.name} at {self.remote!r} has other fields than its schema")
+        try:
+            key = key_of(metadata["steps"])
+            schema = SampleSchema.of_bytes(found["codec"]) if kind else SampleSchema.from_json(metadata["schema"])
+            fields = schema.store_fields
+        except (KeyError, TypeError, ValueError, AttributeError, WarmstoreError) as error:
+            raise Damaged(f"{head.name} at {self.remote!r} does not say what it holds: {error!r}; remove it") from error
+        if key != found["key"]:
+            raise StaleCache(f"{head.name} at {self.remote!r} holds the results of other steps than those of its name")
+        if fields != head.manifest.fields:
+            raise Damaged(f"{head.name} at {self.remote!r} has other fields than its schema; remove it")
         LocalStore.create(folder, head.manifest.fields, files=self._files).close(seal=False)
         attach(folder, head, self._files.objects, self._files, keep_remote=keys_first(self._files), progress=False)
         store = LocalStore.open_folder(folder, "r", files=self._files)
