@@ -489,7 +489,7 @@ def _note(errors: dict[int, Exception] | None, place: int, error: SampleSkipped)
 
 def _others(errors: dict[int, Exception] | None, count: int) -> Int64:
     """The indices of the samples of a batch that are not skipped, ascending."""
-    return np.setdiff1d(np.arange(count), list(errors or ()))
+    return np.setdiff1d(np.arange(count), list(errors)) if errors else np.arange(count)
 
 
 def uncached_source(chain: Chain, seed: int = 0) -> PipelineSource:
