@@ -158,6 +158,20 @@ def test_epochs_no_shorter_than_the_consumer() -> None:
     assert made.placements == ()  # two workers keep up with training as it is
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_waiting_for_a_network_is_predicted_and_saved(workers: int) -> None:
+    found = profile([0, 0.001], [100, 4000], workers=[1, 2])
+    waiting = replace(found.stages[1], wait=(0.009,), warm=(0.009,))
+    rates = tuple(Scaling(each.workers, max(each.workers, 1) / 0.01, each.nbytes) for each in found.scaling)
+    found = replace(found, stages=(found.stages[0], waiting), scaling=rates)
+    made = plan(pipeline(1000, 1).chain, found, memory="30MB", workers=workers)
+    assert made.uncached_seconds == pytest.approx(10 / max(workers, 1))
+    assert of_step(made) == {Placement(1, "memory", "raw"): 1000}
+    assert made.epoch_seconds < 0.01
+    half = plan(pipeline(1000, 1).chain, found, memory=made.worker_bytes + budget_for(2_000_000), workers=workers)
+    assert half.epoch_seconds == pytest.approx(5 / max(workers, 1), rel=0.02)
+
+
 def test_the_rules_to_compare_with_do_what_they_say(tmp_path: Path) -> None:
     found = profile([0, 0.001, 0.003], [100, 1000, 4000])
     room = {"memory": budget_for(800_000), "disk": budget_for(1_200_000), "folder": tmp_path}

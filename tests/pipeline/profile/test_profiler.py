@@ -1,5 +1,6 @@
 import errno
 import io
+import itertools
 import os
 import shutil
 import signal
@@ -113,6 +114,18 @@ def test_waiting_is_not_work_and_standing_in_a_queue_is_neither(clock: Clock) ->
     found = measured(ws.Pipeline([0.005] * 16).step(wait))
     assert found.stages[1].seconds[0] < 0.0001
     assert found.stages[1].wait[0] == pytest.approx(0.005, rel=0.01)
+    assert found.stages[1].waiting(is_warm=True) == found.stages[1].wait  # nothing came from a disk
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_waiting_for_a_disk_ends_when_the_page_cache_has_the_files(
+    grows: bool, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = itertools.count()
+    monkeypatch.setattr(step_profiler, "_bytes_from_disk", lambda: next(counter) if grows else None)
+    found = measured(ws.Pipeline([0.005] * 16).step(wait))
+    assert found.stages[1].waiting(is_warm=False)[0] == pytest.approx(0.005, rel=0.01)
+    assert found.stages[1].waiting(is_warm=True) == (0.0,)  # also if the system does not count such bytes
 
 
 @pytest.mark.skipif(not step_profiler._QUEUED.exists(), reason="this system does not count it")

@@ -81,18 +81,19 @@ class EpochCost:
 def cost(load: Load, candidates: Sequence[Candidate], counts: np.ndarray[Any, Any]) -> EpochCost:
     """The cost of counts [candidates, buckets] under a load."""
     amount = np.asarray(counts, np.float64)
-    cpu, wait, build, together = load.cpu, load.wait - load.held_alone, 0.0, -load.held_together
+    cpu, wait, build = load.cpu, load.wait, 0.0
+    alone, together = -load.held_alone, -load.held_together
     for number, candidate in enumerate(candidates):
         cpu -= float(amount[number] @ candidate.saved)
         wait -= float(amount[number] @ candidate.wait_saved)
         build += float(amount[number] @ candidate.build) / load.cores
         if candidate.placement.tier == "disk":
             taken = float(amount[number] @ candidate.nbytes)
-            wait += taken * load.disk_alone[number]
+            alone += taken * load.disk_alone[number]
             together += taken * load.disk_together[number]
             build += taken * load.write
     limits = {
-        "workers": (cpu + max(wait, 0.0)) / load.lanes + load.serial,
+        "workers": (cpu + max(wait + max(alone, 0.0), 0.0)) / load.lanes + load.serial,
         "cores": (cpu + load.others) / load.cores,
         "disk": max(together, 0.0),
         "training steps or delivery": load.fixed,
@@ -101,15 +102,16 @@ def cost(load: Load, candidates: Sequence[Candidate], counts: np.ndarray[Any, An
 
 
 def candidates_of(
-    profile: Profile, steps: Sequence[Step], keepable: int | None = None
+    profile: Profile, steps: Sequence[Step], keepable: int | None = None, *, is_warm: bool = False
 ) -> tuple[list[Candidate], tuple[str, ...]]:
     """The useful candidates, and for each stage why it has none, or "".
 
-    keepable: the last stage that may be cached, since later ones have no identity; None: all may.
+    keepable: the last stage that may be cached, since later ones have no identity; None: all may. is_warm: whether the
+    page cache has the source's files.
     """
     stages = profile.stages
     work = np.array([stage.seconds for stage in stages])  # [stages, buckets]
-    waits = np.array([stage.wait for stage in stages])
+    waits = np.array([stage.waiting(is_warm=is_warm) for stage in stages])
     done, waited = work.cumsum(0), waits.cumsum(0)
     wanted = [_wanted(step.cache) for step in steps]
     found: list[Candidate] = []

@@ -1,5 +1,6 @@
 """The load of an epoch: what a profile predicts for a number of workers."""
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,16 +22,14 @@ def load_of(
     step_seconds: float,
     budget: Budget,
     direct_io: bool,
-    strategy: str,
+    is_warm: bool,
 ) -> Load:
-    """The load of an epoch. For the arguments see `plan`."""
+    """The load of an epoch. is_warm: see `candidates_of`. For the other arguments see `plan`."""
     counts = np.array(profile.counts, float)
     steps = float(sum(counts @ np.array(stage.seconds) for stage in profile.stages))
-    waits = float(sum(counts @ np.array(stage.wait) for stage in profile.stages))
+    waits = float(sum(counts @ np.array(stage.waiting(is_warm=is_warm)) for stage in profile.stages))
     total, batches = profile.total, profile.total / profile.batch_size
-    free = max(0.0, _CACHE_SHARE * (psutil.virtual_memory().available - budget.memory))
-    if strategy != "none" and profile.source_nbytes <= free:
-        waits = 0.0
+    free = page_cache_bytes(budget)
     processes = workers * world_size
     alone = seconds_per_byte(profile, candidates, profile.disk, 1)
     together = seconds_per_byte(profile, candidates, profile.disk, max(processes, world_size))
@@ -54,9 +53,19 @@ def load_of(
     )
 
 
+def page_cache_bytes(budget: Budget) -> float:
+    """Bytes that the page cache is expected to have space for."""
+    return max(0.0, _CACHE_SHARE * (int(psutil.virtual_memory().available) - budget.memory))
+
+
 def _per_sample(profile: Profile) -> float:
     """CPU seconds per uncached sample in a worker."""
     return sum(mean_of(profile.counts, stage.seconds) for stage in profile.stages) + profile.overhead
+
+
+def _waiting(profile: Profile) -> float:
+    """Seconds of waiting per uncached sample while the rates of workers were measured, with files in the page cache."""
+    return sum(mean_of(profile.counts, stage.waiting(is_warm=True)) for stage in profile.stages)
 
 
 def _lanes(profile: Profile, processes: int) -> float:
@@ -66,12 +75,14 @@ def _lanes(profile: Profile, processes: int) -> float:
     """
     batches = profile.total / profile.batch_size
     busy = batches / (max(1, -(-batches // processes)) * processes)
-    return max(profile.at(processes).rate * _per_sample(profile) * min(busy, 1.0), 1e-9)
+    return max(profile.at(processes).rate * (_per_sample(profile) + _waiting(profile)) * min(busy, 1.0), 1e-9)
 
 
 def _cores(profile: Profile) -> float:
     """CPU seconds a second that the machine provides to workers and main process."""
     measured = [entry for entry in profile.scaling if entry.workers]
+    if _waiting(profile) > _per_sample(profile):
+        return float(os.cpu_count() or 1)  # workers that mostly wait do not show it
     return max([1.0, *(entry.rate * (_per_sample(profile) + profile.delivery) for entry in measured)])
 
 

@@ -141,6 +141,8 @@ class _Program:
             (self.of_counts(saved, load.lanes, -1.0), (load.cpu + load.serial * load.lanes) / unit, np.inf),
             (self.of_counts(saved, load.cores), (load.cpu + load.others) / unit, np.inf),
             (self.of_counts(-together, 1.0), -load.held_together / unit, np.inf),
+            # y >= waiting left, y >= waiting left + disk - what the page cache holds of it
+            (self.of_counts(wait_saved, 0.0, 1.0), load.wait / unit, np.inf),
             (self.of_counts(wait_saved - alone, 0.0, 1.0), (load.wait - load.held_alone) / unit, np.inf),
         ]
         for bucket, count in enumerate(problem.counts):

@@ -17,7 +17,7 @@ from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.plan import plan_notes
 from warmstore.pipeline.plan.budgets import Budget, available_on_disk, disk_budget, memory_budget
 from warmstore.pipeline.plan.cost_model import Candidate, candidates_of
-from warmstore.pipeline.plan.load import load_of, worker_bytes
+from warmstore.pipeline.plan.load import load_of, page_cache_bytes, worker_bytes
 from warmstore.pipeline.plan.milp import PlacementProblem, Solution
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan.strategies import RULES, Strategy, nothing
@@ -88,11 +88,12 @@ def plan(
             identities.require(at)
     if identities.trouble:
         notes.append(identities.trouble)
-    candidates, reasons = candidates_of(profile, chain.steps, identities.keepable)
+    is_warm = strategy != "none" and profile.source_nbytes <= page_cache_bytes(budget)
+    candidates, reasons = candidates_of(profile, chain.steps, identities.keepable, is_warm=is_warm)
     stored = _stored(candidates, where, chain) if budget.disk and where is not None else ()
     found: list[_Choice] = []
     for count in _worker_counts(profile, workers, world_size):
-        load = load_of(profile, candidates, count, world_size, step_seconds, budget, direct_io, strategy)
+        load = load_of(profile, candidates, count, world_size, step_seconds, budget, direct_io, is_warm)
         taken = count * world_size * worker_bytes(profile, count)
         if budget.counts_workers and taken > budget.memory and count:
             continue

@@ -21,7 +21,7 @@ Codec = Literal["raw", "zstd"]
 Tier = Literal["memory", "disk"]
 CODECS: tuple[Codec, ...] = ("raw", "zstd")
 TIERS: tuple[Tier, ...] = ("memory", "disk")
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Stage:
     seconds: CPU seconds of the step (of reading the source, for stage 0). wait: seconds of waiting on top.
     spread: the standard deviation of `seconds` over all samples, in seconds.
     nbytes: bytes of the value in memory. stored: by codec; empty where `trouble` says why it cannot be stored.
+    warm: those seconds of waiting in which no bytes came from a disk, as of a network; () for none.
     varies: whether the step gave two different values for one sample, and no earlier step did.
     """
 
@@ -59,6 +60,11 @@ class Stage:
     stored: dict[str, StoredStage]
     trouble: str = ""
     varies: bool = False
+    warm: tuple[float, ...] = ()
+
+    def waiting(self, *, is_warm: bool) -> tuple[float, ...]:
+        """Seconds of waiting per bucket; with `is_warm`, those that remain if the page cache has the files."""
+        return (self.warm or (0.0,) * len(self.wait)) if is_warm else self.wait
 
 
 @dataclass(frozen=True)

@@ -169,13 +169,13 @@ def _workers(
     ready_at_once = max(1, min(options.batch_size, int(LAST / max(each, 1.0))))
     alone = measure(ready, ready_at_once, 0, brief)
     steps = sum(mean_of(counts, stage.seconds) for stage in stages)
-    scaling = [Scaling(0, 1 / max(steps + alone.own, 1e-9), 0)]
+    waits = sum(mean_of(counts, stage.waiting(is_warm=True)) for stage in stages)
+    scaling = [Scaling(0, 1 / max(steps + waits + alone.own, 1e-9), 0)]
     tick(1)
     if not options.max_workers:
         return tuple(scaling), alone.own, 0.0, 0.0
     handed = measure(ready, ready_at_once, 1, 2 * brief)
     tick(1)
-    waits = sum(mean_of(counts, stage.wait) for stage in stages)
     scaling += doubled(chain, options, steps, waits, handed.nbytes, until, tick)
     return tuple(scaling), alone.own, handed.others, handed.own
 
@@ -186,7 +186,7 @@ def _calibrated(
     """Scale the seconds of the stages to add up to those of one worker, which runs with warm CPU caches."""
     single = next((entry for entry in scaling if entry.workers == 1), None)
     work = sum(mean_of(counts, stage.seconds) for stage in stages)
-    waits = sum(mean_of(counts, stage.wait) for stage in stages)
+    waits = sum(mean_of(counts, stage.waiting(is_warm=True)) for stage in stages)
     if single is None or not work:
         return stages
     share = float(np.clip((1 / single.rate - overhead - waits) / work, 1 / _MOST_OFF, _MOST_OFF))

@@ -41,6 +41,7 @@ LAST = 256 << 20
 
 _BLOCK = 16  # samples per block, at most
 _QUEUED = Path("/proc/thread-self/schedstat")
+_IO = Path("/proc/self/io")
 _CACHES = 64 << 20  # bytes that displace the contents of the CPU's caches
 _ROWS = 16  # records per read: about the share of one placement in a batch
 
@@ -51,6 +52,7 @@ class Measured:
 
     seconds: list[float] = field(default_factory=list)
     wait: list[float] = field(default_factory=list)
+    warm: list[float] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
     kept: list[tuple[int, TreeSpec, list[Any]]] = field(default_factory=list)  # bucket, structure, leaves
     trouble: str = ""
@@ -62,7 +64,8 @@ class Measured:
     def drop(self, first: int, samples: Collection[int]) -> None:
         """Leave out the measurements of some samples, by their index from the sample number `first` on."""
         for at in sorted(samples, reverse=True):
-            del self.seconds[first + at], self.wait[first + at], self.nbytes[first + at]
+            for figures in (self.seconds, self.wait, self.warm, self.nbytes):
+                del figures[first + at]
 
 
 @dataclass
@@ -105,10 +108,13 @@ def run_steps(
         skipped = {}
         known = len(run.buckets)
         for k, stage in enumerate(run.stages):
-            queued, began, worked = _seconds_in_queue(), time.perf_counter(), time.process_time()
+            queued, read = _seconds_in_queue(), _bytes_from_disk()
+            began, worked = time.perf_counter(), time.process_time()
             stage.seconds += _run_stage(chain, k, block, values, skipped, is_batched=k > first_batched)
             spent, took = time.process_time() - worked, time.perf_counter() - began
-            stage.wait += [max(0.0, took - spent - (_seconds_in_queue() - queued)) / len(block)] * len(block)
+            wait = max(0.0, took - spent - (_seconds_in_queue() - queued)) / len(block)
+            stage.wait += [wait] * len(block)
+            stage.warm += [0.0 if read is None or read != _bytes_from_disk() else wait] * len(block)
             watch.look(k)
             for at, bucket in enumerate(buckets[first : first + size]):
                 _keep(stage, bucket, values[at], chain.cacheable >= k and at not in skipped)
@@ -214,6 +220,14 @@ def _compare(chain: Chain, run: ProfileRun, index: int, until: float) -> bool:
     return True
 
 
+def _bytes_from_disk() -> int | None:
+    """Bytes that disks have read for this process so far; None if the system does not count them."""
+    try:
+        return int(_IO.read_text().partition("\nread_bytes: ")[2].split()[0])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 def _seconds_in_queue() -> float:
     """Seconds for which this thread was ready but had no core; no I/O wait. 0 if the system does not count them."""
     try:
@@ -278,6 +292,7 @@ def stage_of(
         stored,
         measured.trouble,
         measured.varies,
+        _means(np.array(measured.warm), where, count),
     )
 
 
