@@ -155,6 +155,31 @@ def test_what_two_objects_share(part: Any) -> None:
     assert first.rate is second.rate is first.sound["in"] is second.sound["in"]
 
 
+def test_views_that_two_objects_hide() -> None:
+    x = np.arange(6)
+    held_apart(lambda part: {"in": part}, np.copy)
+    left, right, rest = (Track({"in": part}, part) for part in (x[1:4], x[2:], x[4:]))
+    with pytest.raises(ws.UnsupportedType, match="0 and 1 share memory"):
+        flatten([left, right])
+    assert len(back([left, rest])) == 2
+
+
+def test_what_two_objects_with_memos_share() -> None:
+    """The restored ones have no memo, so nothing tells which of their parts was which."""
+    shared = [1]
+
+    def as_rate(track: Track) -> Any:
+        return track.rate
+
+    def of_rate(rate: Any) -> Track:
+        return Track([[1]], rate)
+
+    ws.register_encoder(Track, as_rate, of_rate, equal=lambda *_: True)
+    with pytest.raises(ws.UnsupportedType, match="1 shares a list with another part"):
+        flatten([Track([shared, ["memo"]], 1), Track([shared, ["memo"]], 2)])
+    assert len(back([Track([[1], ["memo"]], 1), Track([[1], ["memo"]], 2)])) == 2
+
+
 def test_what_all_objects_share_in_the_program() -> None:
     held_apart(lambda _: CONSTANT[1], lambda part: part)
     first, second = back([Track(CONSTANT[1], 1), Track(CONSTANT[1], 2)])
