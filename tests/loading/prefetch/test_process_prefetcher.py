@@ -127,6 +127,20 @@ def test_small_batches_travel_together_and_arrive_one_by_one() -> None:
     assert max(sizes) == MOST
 
 
+def test_batches_are_dealt_to_the_workers_in_turn() -> None:
+    """Whatever travels together: a step that has a state gives the same batches in every run."""
+
+    class Makers(Quick):
+        def __getitem__(self, at: int) -> Any:
+            return os.getpid()
+
+    with ws.Loader(Makers(), 4, ws.Sequential(), processes=3) as loader:
+        for _ in range(3):
+            makers = [int(batch[0]) for batch in loader]
+            assert len(set(makers)) == 3
+            assert makers == [makers[at % 3] for at in range(100)]
+
+
 def test_processes_live_as_long_as_the_loader() -> None:
     before = {child.pid for child in psutil.Process().children()}
     loader = ws.Loader(Sound(), 8, ws.Shuffle(seed=1), processes=(os.cpu_count() or 1) + 1)  # torch advises against it

@@ -83,14 +83,16 @@ class ProcessPrefetcher:
                 warnings.warn(note, RuntimeWarning, stacklevel=5)
             if message.report is not None:
                 self._source.take_report(message.report)
-            drawn = iter(self._tasks.drawn.popleft())
+            if not message.batches:
+                continue
             self._tasks.fit(message)
-            error, waiting = message.error, message.batches[::-1]
+            turn = self._tasks.rounds[0]
+            turn.messages.append(message)
             del message  # a batch has no reference but the consumer's
-            while waiting:
-                yield next(drawn), _received(waiting.pop())
-            if error is not None:
-                error.reraise()
+            while turn.has_next():
+                yield turn.next()
+            if not turn.tasks:
+                self._tasks.rounds.popleft()
 
     def close(self) -> None:
         """End the processes, once they have finished their batches."""
@@ -106,17 +108,47 @@ class ProcessPrefetcher:
         self._loader = None
 
 
+class _Round:
+    """The tasks of one message from each worker. Their batches are in turn from all of these messages."""
+
+    def __init__(self, tasks: Sequence[Task], workers: int) -> None:
+        self.tasks = deque(tasks)
+        self.messages: list[_Message] = []
+        self._workers = min(workers, len(tasks))
+        self._turn = 0  # of the workers
+
+    def has_next(self) -> bool:
+        """Whether the message with the next batch has come."""
+        return bool(self.tasks) and self._turn < len(self.messages)
+
+    def next(self) -> tuple[Task, Built]:
+        """The next task and its batch.
+
+        Raises:
+            Exception: the task raised it in the worker.
+        """
+        message = self.messages[self._turn]
+        if not message.batches:
+            message.error.reraise()
+        built = message.batches.pop(0)
+        self._turn = (self._turn + 1) % self._workers
+        return self.tasks.popleft(), _received(built)
+
+
 class _Tasks:
-    """A sampler for torch's DataLoader: the tasks of one iteration in groups, then an empty group for every worker."""
+    """A sampler for torch's DataLoader: the tasks of one iteration in groups, then an empty group for every worker.
+
+    With w workers, batch n is built by worker n % w, however many batches travel together: steps may have a state.
+    """
 
     def __init__(self, workers: int) -> None:
-        self.drawn: deque[Sequence[Task]] = deque()
+        self.rounds: deque[_Round] = deque()
         self._workers = workers
         self._tasks: Iterable[Task] = ()
         self._size = 1
 
     def begin(self, tasks: Iterator[Task]) -> None:
-        self.drawn.clear()
+        self.rounds.clear()
         self._tasks = tasks
 
     def fit(self, message: _Message) -> None:
@@ -127,12 +159,11 @@ class _Tasks:
 
     def __iter__(self) -> Iterator[Sequence[Task]]:
         tasks = iter(self._tasks)
-        while group := list(islice(tasks, self._size)):
-            self.drawn.append(group)
-            yield group
-        for _ in range(self._workers):  # workers take groups in turn, so each gets one
-            self.drawn.append(())
-            yield ()
+        while together := list(islice(tasks, self._workers * self._size)):
+            self.rounds.append(_Round(together, self._workers))
+            for worker in range(min(self._workers, len(together))):
+                yield together[worker :: self._workers]
+        yield from ((),) * self._workers  # workers take groups in turn, so each gets one
 
 
 class _Batches:
