@@ -79,7 +79,7 @@ def _findings(
     planned = sum(map(plan.samples_in, range(len(plan.placements))))
     missing = round(epoch.reading.computed - (plan.samples - planned) * epoch.reading.samples / max(plan.samples, 1))
     if missing > 0:
-        yield f"{missing:,} samples that the plan caches were computed: a tier is full, or samples have changed."
+        yield f"{missing:,} of the samples that the plan caches were computed: a tier is full, or samples have changed."
     if epoch.workers != plan.workers:
         yield f"The loader has {epoch.workers} workers, and the plan {plan.workers}."
     if epoch.times.outside > _NOTABLE * epoch.times.seconds:
