@@ -18,6 +18,7 @@ from tests.pipeline.making import expected, plan_of
 
 import warmstore as ws
 from warmstore.pipeline.encoders.registry import REGISTRY
+from warmstore.pipeline.metering.epoch_meter import EpochMeter
 
 pytestmark = pytest.mark.forks
 
@@ -235,7 +236,20 @@ def test_a_batch_is_read_at_once_only_where_every_leaf_is_stacked(tmp_path: Path
             stores = loader._source.open_stores()
             stores.refresh()
             assert (stores.rows >= 0).all()
-            assert stores.read_stacked(np.arange(4), 1) is None
+            assert stores.read_stacked(np.arange(4), 1, EpochMeter()) is None
+
+
+def test_labels_beside_parts_that_are_not_stacked(tmp_path: Path) -> None:
+    def labelled(index: int) -> Any:
+        return {"value": make(index, "image"), "label": index, "words": make(index, "objects"), "x": np.arange(3)}
+
+    pipe = ws.Pipeline(range(0, 16, 2)).step(labelled)
+    plan = plan_of(pipe, [(1, "disk", "raw")], [8], folder=tmp_path / "cache")
+    with pipe.loader(None, 4, workers=0) as loader:
+        uncached = [list(loader) for _ in range(3)]
+    with pipe.loader(plan, 4, workers=0) as loader:
+        check(loader, uncached.__getitem__, range(3))
+        assert kept(loader) == 8
 
 
 def test_a_profile_is_measured_again_with_another_encoder(tmp_path: Path) -> None:

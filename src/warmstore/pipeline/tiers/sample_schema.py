@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.pipeline.tiers.sample_spec import TreeSpec, dtype_of, leaves_of, ordered
+from warmstore.pipeline.tiers.sample_spec import TreeSpec, dtype_of, leaves_of, nodes_of, ordered
 from warmstore.pipeline.tiers.unflattening import from_bytes, undecodable, unflatten
 from warmstore.records.format.fields import (
     Array,
@@ -30,6 +30,9 @@ SAMPLE = "sample"
 
 SAMPLE_FIELD = Array("uint64", (2,))
 
+_STACKED = frozenset(
+    {"array", "tensor", "scalar", "number", "numbers", "str", "bytes", "outside", "dict", "tuple"}
+)  # nodes that `stack` makes columns of
 _MOST_TEXTS = 16  # str and bytes leaves with a field each; more of them are read faster as one byte string
 
 
@@ -109,9 +112,15 @@ class SampleSchema:
             return [ordered(leaf, structure) for leaf in leaves[0]]
         return [unflatten(structure, iter(each).__next__) for each in zip(*leaves, strict=True)]
 
+    @cached_property
+    def _can_be_stacked(self) -> bool:
+        """Whether every leaf becomes a column. Otherwise the columns of a part could be taken for those of another."""
+        kinds = set() if self.structure is None else {node[0] for node in nodes_of(self.structure)}
+        return kinds <= _STACKED and not any(isinstance(field, Ragged) for field in self.fields)
+
     def stacked(self, columns: dict[str, Any]) -> Any:
         """Stack the values of some records like `stack`, but without unflattening; None if that is not possible."""
-        if self.structure is None or any(isinstance(field, Ragged) for field in self.fields):
+        if self.structure is None or not self._can_be_stacked:
             return None
         return _stacked(self.structure, iter([columns[name] for name in self.names]))
 
@@ -161,8 +170,6 @@ def _stacked(structure: TreeSpec, columns: Any) -> Any:
     if kind == "outside":
         next(columns)
         return _stacked(structure[-1][0], columns)
-    if kind not in ("dict", "tuple"):
-        return None
     parts = [_stacked(child, columns) for child in structure[-1]]
     if any(part is None for part in parts):
         return None
