@@ -62,10 +62,10 @@ class Solution:
     cost: EpochCost
 
 
-def solve(problem: PlacementProblem) -> Solution | None:
+def solve(problem: PlacementProblem, *, fastest: bool = False) -> Solution | None:
     """Minimise epochs * T + build; among solutions nearly as good, keep the most samples, then take the fewest bytes.
 
-    Nothing is cached if that is as good, such as where training is the limit.
+    Nothing is cached if that is as good, such as where training is the limit. With `fastest` only the seconds count.
 
     Returns:
         None if `whole` is set and the samples do not fit.
@@ -93,7 +93,8 @@ def solve(problem: PlacementProblem) -> Solution | None:
     rows.append((program.objective[None], -np.inf, _SLACK * float(program.objective @ best)))
     rows.append((program.of_epoch[None], -np.inf, _SLACK * float(program.of_epoch @ best)))
     most_seconds = _SLACK * program.seconds(best)
-    for goal in (program.of_counts(-program.useful), program.of_counts(program.nbytes), program.objective):
+    goals = (program.of_counts(-program.useful), program.of_counts(program.nbytes), program.objective)
+    for goal in () if fastest else goals:
         found = program.minimise(goal, rows)
         if found is None:
             break
@@ -193,14 +194,15 @@ class _Program:
             from scipy.optimize import Bounds, LinearConstraint, milp
         except ImportError:
             raise NotInstalled("planning needs scipy; pip install 'warmstore[pipeline]'") from None
-        constraints = [_scaled(row) for row in (*self._rows, *more)]
+        # One constraint of all rows: making one for each takes longer than solving them.
+        rows, low, high = map(np.concatenate, zip(*map(_scaled, (*self._rows, *more)), strict=True))
         whole = np.full(len(objective), int(self._whole))
         whole[-2:] = 0
         found = milp(
             objective / (np.abs(objective).max() or 1.0),
             integrality=whole,
             bounds=Bounds(self._low, self._high),
-            constraints=[LinearConstraint(np.atleast_2d(rows), low, high) for rows, low, high in constraints],
+            constraints=LinearConstraint(rows, low, high),
             options={"time_limit": _SECONDS, "mip_rel_gap": 1e-6},
         )
         return None if found.x is None else np.asarray(found.x)

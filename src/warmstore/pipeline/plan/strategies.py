@@ -94,5 +94,9 @@ def _only(problem: PlacementProblem, form: tuple[int, str]) -> PlacementProblem:
 
 
 def _best(problem: PlacementProblem, ways: Sequence[PlacementProblem]) -> Solution:
-    found = [nothing(problem), *(solution for way in ways if (solution := solve(way)) is not None)]
-    return min(found, key=problem.total)
+    plain = nothing(problem)
+    found = [(way, solution) for way in ways if (solution := solve(way, fastest=True)) is not None]
+    if not found:
+        return plain
+    way, fastest = min(found, key=lambda each: problem.total(each[1]))
+    return min(plain, solve(way) or fastest, key=problem.total)
