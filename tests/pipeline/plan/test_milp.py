@@ -142,7 +142,7 @@ def test_forms_that_are_stored_are_taken_unless_others_are_faster(
     stored = tuple(each.placement.tier == "disk" and data.draw(st.booleans()) for each in problem.candidates)
     free, ours = joint(problem), joint(replace(problem, stored=stored))
     best = in_all(problem, solve(problem).counts)
-    assert in_all(problem, ours.counts) <= 1.03 * best * (1 + 1e-5)
+    assert in_all(problem, ours.counts) <= (1.5 if any(stored) else 1.03) * best * (1 + 1e-5)
     used = [number for number, counts in enumerate(ours.counts) if counts.any()]
     others = [number for number in used if problem.candidates[number].placement.tier == "disk" and not stored[number]]
     if others and any(stored):
@@ -152,7 +152,7 @@ def test_forms_that_are_stored_are_taken_unless_others_are_faster(
         )
         again = solve(replace(problem, closed=closed))
         whole = free.counts.sum() == problem.counts.sum() > again.counts.sum()
-        assert whole or in_all(problem, again.counts) > 1.03 * best * (1 - 1e-5)
+        assert whole or in_all(problem, again.counts) > 1.5 * best * (1 - 1e-5)
 
 
 @settings(max_examples=30, deadline=None)

@@ -4,17 +4,18 @@ An uncached sample is read and runs through all steps. A sample cached after ste
 through the steps after k. Both take CPU seconds and seconds of waiting for a disk; some costs are fixed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from warmstore.pipeline.plan.plan_figures import Placement
-from warmstore.pipeline.profile.profile import CODECS, TIERS, Disk, Profile, mean_of
+from warmstore.pipeline.profile.profile import CODECS, TIERS, Codec, Disk, Profile, StoredStage, mean_of
 from warmstore.pipeline.steps import Step, deterministic
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+_SHRUNK = 0.95  # share of the raw bytes below which a codec saves any
 _MARGIN = 2.0  # standard errors added to mean bytes, as a safety margin
 
 
@@ -137,8 +138,8 @@ def candidates_of(
                     stored.per_batch,
                 )
                 for tier in (wanted[k - 1] if k else TIERS)
-                for codec in CODECS
-                if (stored := stage.stored.get(codec))
+                for codec in _shrinking(stage.stored)
+                for stored in [stage.stored[codec]]
             ]
             forced = k > 0 and steps[k - 1].cache in TIERS
             useful = [each for each in own if forced or ((each.saved + each.wait_saved) > 0).any()]
@@ -146,6 +147,17 @@ def candidates_of(
                 reasons[k] = "reading it back costs more than computing it"
             found += useful
     return _folded(found, steps, reasons), tuple(reasons)
+
+
+def _shrinking(stored: Mapping[str, StoredStage]) -> list[Codec]:
+    """The codecs that a stage is worth storing with: raw, and those that save bytes. A noisy profile prefers any."""
+    raw = stored.get("raw")
+    return [
+        codec
+        for codec in CODECS
+        if codec in stored
+        and (codec == "raw" or raw is None or min(np.divide(stored[codec].nbytes, raw.nbytes)) < _SHRUNK)
+    ]
 
 
 def bytes_per_request(profile: Profile, candidate: Candidate) -> float:

@@ -10,23 +10,28 @@ from warmstore.pipeline.plan.milp import PlacementProblem, Solution, solve
 
 Strategy = Literal["joint", "sequential", "single", "presto", "page-cache", "none"]
 _WORTH = 1.03  # least speedup of a mixed plan over one step in one codec
+_WORTH_AGAIN = 1.5  # least speedup of a plan over one with the forms that are stored
 
 
 def joint(problem: PlacementProblem) -> Solution:
     """One program for both tiers, or one step in one codec if that is nearly as good and keeps as many samples.
 
     A mixed plan relies on more measurements, each with noise, so it must be faster by `_WORTH`, or keep all samples
-    where one step cannot: then no epoch reads the source. By the same rule the disk gets only steps and codecs that
-    are stored there already: another form of nearly the same time is not worth computing everything again.
+    where one step cannot: then no epoch reads the source. Other steps and codecs than those that are stored on the disk
+    already must be faster by `_WORTH_AGAIN`: they would be computed again, and two profiles of one machine differ.
     """
     best = _solved(problem)
-    ways = [] if any(problem.forced) else [single(problem)]
+    ways = [] if any(problem.forced) else [(_WORTH, single(problem))]
     if any(problem.stored):
         known = replace(problem, closed=_not_stored(problem))
-        ways = [*([] if any(problem.forced) else [single(known)]), _solved(known), *ways]
+        if not any(problem.forced):
+            one, mixed = single(known), _solved(known)
+            ways.insert(0, (_WORTH_AGAIN, one if problem.total(one) <= _WORTH * problem.total(mixed) else mixed))
+        else:
+            ways.insert(0, (_WORTH_AGAIN, _solved(known)))
     is_whole = best.counts.sum() == problem.counts.sum()
-    for way in ways:
-        if problem.total(way) <= _WORTH * problem.total(best) and way.counts.sum() >= is_whole * best.counts.sum():
+    for worth, way in ways:
+        if problem.total(way) <= worth * problem.total(best) and way.counts.sum() >= is_whole * best.counts.sum():
             return way
     return best
 
