@@ -35,7 +35,7 @@ COMMANDS = {
     "convert {}/none {}/store": "{}/none does not exist",
     "stats {}/none": "{}/none",
     "clear {}/none": "{}/none",
-    "plan none:none": "there is no module 'none'",
+    "pipelines plan none:none": "there is no module 'none'",
     "push {}/none {}/remote": "{}/none",
     "pull {}/remote {}/none": "{}/remote",
     "run --profile quick -- python": "profile='quick' is not known",

@@ -263,7 +263,7 @@ def test_bytes_that_others_take_before_a_chunk_comes(tmp_path: Path, monkeypatch
 
     def racing(quota: ByteQuota, wanted: int = 0) -> int:
         left = free(quota, wanted)
-        if wanted > 900_000 and not taken[0]:  # of a chunk
+        if wanted > 200_000 and not taken[0]:  # of a chunk
             taken[0] = left - 600_000
             (tier / "others").write_bytes(bytes(taken[0]))
         return left
