@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -203,6 +203,37 @@ def test_samples_that_do_not_stack_alike_run_one_by_one(name: str, cached: bool,
             assert np.concatenate([batch["size"] for batch in batches]).tolist() == [
                 sample["size"] for sample in wanted
             ]
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: int
+
+
+def test_samples_that_are_named_tuples() -> None:
+    pipe = ws.Pipeline(range(8)).step(lambda index: Pair(np.full(3, index), index))
+    pipe = pipe.step(lambda batch: batch._replace(x=batch.x * 2), batched=True)
+    with pipe.loader(batch_size=4, workers=0, sampler=ws.Sequential()) as loader:
+        batches = list(loader)
+    assert type(batches[0]) is Pair
+    assert batches[1].x[:, 0].tolist() == [8, 10, 12, 14]
+    assert batches[1].y.tolist() == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_the_order_of_a_batch_in_memory_does_not_depend_on_what_is_cached(library: str, tmp_path: Path) -> None:
+    """Last bits of sums do."""
+
+    def turned(index: int) -> Any:
+        image = np.random.default_rng(index).random((16, 12, 3), np.float32)
+        return image.transpose(2, 0, 1) if library == "numpy" else torch.from_numpy(image).permute(2, 0, 1)
+
+    pipe = ws.Pipeline(range(16)).step(turned)
+    strides = []
+    for plan in (None, plan_of(pipe, [(1, "disk", "raw")], [16], folder=tmp_path), plan_of(pipe, [], folder=tmp_path)):
+        with pipe.loader(plan, 8, workers=0) as loader:
+            strides += [batch.strides for _ in range(2) for batch in loader]
+    assert len(set(strides)) == 1
 
 
 def test_what_a_step_keeps_does_not_reach_batches() -> None:

@@ -163,7 +163,8 @@ def _column(samples: list[Any]) -> Any:
     first = samples[0]
     if isinstance(first, np.ndarray):
         is_uniform = all(sample.shape == first.shape and sample.dtype == first.dtype for sample in samples)
-        return np.stack(samples) if is_uniform else samples
+        # In C order whatever the order of the samples, as batches that are gathered: sums depend on it.
+        return np.stack(samples, out=np.empty((len(samples), *first.shape), first.dtype)) if is_uniform else samples
     return np.array(samples) if _kind_of(first) is _NUMBERS else samples
 
 

@@ -125,3 +125,18 @@ def test_sizes_that_change_drop_what_does_not_fit() -> None:
         taken = own.take(size)
         del taken
     assert len(own._segments) <= 2
+
+
+@pytest.mark.parametrize("part", [lambda batch: batch, lambda batch: batch[:2], lambda batch: batch.view(np.int32)])
+def test_a_batch_that_is_returned_twice_stays_as_it_is(part: Any) -> None:
+    """As the inputs and the labels of a language model: one of both is dropped, the other one is held."""
+
+    def both(batch: Any) -> Any:
+        return {"ids": part(batch), "labels": batch}
+
+    with ws.Loader(Rows(), 10, ws.Sequential(), processes=1, transform=both) as loader:
+        before = None
+        for step, batch in enumerate(loader):
+            assert (batch.pop("ids") == part(np.asarray(batch["labels"]))).all()
+            assert before is None or is_right(before, step - 1)
+            before = batch["labels"]

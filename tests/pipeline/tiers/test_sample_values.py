@@ -137,6 +137,54 @@ def test_refused(value: Any) -> None:
         flatten(value)
 
 
+class Shifted(namedtuple("Shifted", "x y")):
+    """Is not what its parts make: x is one larger."""
+
+    def __new__(cls, x: int, y: int) -> Any:
+        return super().__new__(cls, x + 1, y)
+
+
+class Open(namedtuple("Open", "x y")):
+    """May have attributes beside its parts."""
+
+
+class Plain(namedtuple("Plain", "x y")):
+    __slots__ = ()
+
+
+class Slotted:
+    __slots__ = ("kept",)
+
+
+@dataclasses.dataclass
+class Mixed(Slotted):
+    x: int
+
+
+@dataclasses.dataclass
+class Output(dict[str, int]):
+    x: int
+
+
+def with_attribute(value: Any) -> Any:
+    value.extra = 1
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Shifted(1, 2), with_attribute(Open(1, 2)), Mixed(1), Output(1), with_attribute(torch.ones(1))],
+)
+def test_values_with_other_state_than_their_parts_are_refused(value: Any) -> None:
+    with pytest.raises(UnsupportedType):
+        flatten(value)
+
+
+@pytest.mark.parametrize("value", [Open(1, 2), Plain(1, "a")])
+def test_named_tuples_with_methods_of_their_own(value: Any) -> None:
+    assert same(value, from_bytes(to_bytes(*flatten(value))))
+
+
 @settings(max_examples=either(25, 60), deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=4), st.sampled_from(["raw", "zstd"]))
 def test_records_of_any_values(values: list[Any], codec: str) -> None:

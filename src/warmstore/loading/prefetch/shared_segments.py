@@ -104,12 +104,12 @@ class WorkerSegments:
         return np.asarray(_Lent(memory, nbytes, by_flag=False))
 
     def sent(self, array: np.ndarray[Any, Any]) -> SentArray | None:
-        """An array of `take` as it is sent; None for any other array."""
+        """An array of `take` as it is sent; None for any other array, and for a second one in the same segment."""
         number = self._by_address.get(array.ctypes.data)
         if number is None or not array.flags.c_contiguous:
             return None
         memory = self._segments[number]
-        if not memory.lent or array.nbytes > len(memory.data):
+        if not memory.lent or memory.flag[0] or array.nbytes > len(memory.data):
             return None
         memory.flag[0] = 1
         tensor = memory.tensor if number in self._unknown else None

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import UnsupportedType
+from warmstore.identity.object_state import slots_of
 from warmstore.pipeline.encoders.encoder import Encoder
 from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.tiers.encoded_parts import EncodedPart, check_encoded
@@ -217,10 +218,15 @@ def _is_found_again(value: Any) -> bool:
 
 
 def names_of_parts(value: Any) -> list[str]:
-    """Names of a namedtuple's or dataclass's parts; [] if it has other attributes."""
+    """Names of a namedtuple's or dataclass's parts; [] if it has other state, or is not made of its parts alone."""
+    kind = type(value)
     if isinstance(value, tuple):
-        return list(getattr(value, "_fields", ()))
+        own = next((at for at, base in enumerate(kind.__mro__) if tuple in base.__bases__), 0)
+        is_made_otherwise = any("__new__" in vars(base) for base in kind.__mro__[:own])
+        return [] if is_made_otherwise or getattr(value, "__dict__", None) else list(getattr(value, "_fields", ()))
     if not dataclasses.is_dataclass(value) or isinstance(value, type) or not hasattr(value, "__dict__"):
+        return []
+    if any("__new__" in vars(base) for base in kind.__mro__[:-1]) or slots_of(kind):
         return []
     names = [field.name for field in dataclasses.fields(value)]
     return names if list(vars(value)) == names else []
@@ -268,6 +274,8 @@ def _flatten_tensor(tensor: Any, path: str, flat: _Flat) -> TreeSpec:
             f"{_at(path)} is a {type(tensor).__name__} on {tensor.device}, requires_grad={tensor.requires_grad}; plain "
             "tensors on the CPU without gradients can be kept: return tensor.detach().cpu()"
         )
+    if vars(tensor):
+        raise UnsupportedType(f"{_at(path)} is a tensor with the attributes {sorted(vars(tensor))}, which are not kept")
     if tensor.is_conj() or tensor.is_neg():
         raise UnsupportedType(f"{_at(path)} is a lazily conjugated or negated tensor; return tensor.resolve_conj()")
     if tensor.is_quantized or tensor.layout != torch.strided:
