@@ -61,7 +61,7 @@ class PipelineDataset(Closeable):
         `DistributedSampler`; in Lightning from `on_train_epoch_start`.
 
         Raises:
-            ValueError: `epoch` is not a number from 0 to 2**32 - 1.
+            ValueError: `epoch` is not an integer from 0 to 2**64 - 2.
         """
         epoch = integer("epoch", epoch, 0, MOST_EPOCH)
         if epoch == self.epoch:
