@@ -12,6 +12,7 @@ import psutil
 
 import warmstore as ws
 from warmstore.loading.collate import stack
+from warmstore.pipeline.metering.epoch_meter import EpochMeter
 from warmstore.pipeline.plan_opening import source_of
 from warmstore.pipeline.sample_generators import sample_generator
 from warmstore.pipeline.stacked_batch import StackedBatch
@@ -61,8 +62,8 @@ def parts_of(pipe: ws.Pipeline, plan: ws.Plan, batch: int) -> tuple[float, ...]:
         assert stores is not None
         size = stores.at_once()
         pieces = [order[first : first + size] for first in range(0, count, size)]
-        best(lambda: [stores.read(positions) for positions in pieces])
-        read = best(lambda: [stores.read(positions) for positions in pieces])
+        best(lambda: [stores.read(positions, EpochMeter()) for positions in pieces])
+        read = best(lambda: [stores.read(positions, EpochMeter()) for positions in pieces])
         source.release()
     other = whole - read - generators - ran - stacked
     return limit, whole, read, generators, ran, stacked, other, *_in_workers(pipe, plan, batch)
