@@ -62,7 +62,6 @@ def parts_of(pipe: ws.Pipeline, plan: ws.Plan, batch: int) -> tuple[float, ...]:
         assert stores is not None
         size = stores.at_once()
         pieces = [order[first : first + size] for first in range(0, count, size)]
-        best(lambda: [stores.read(positions, EpochMeter()) for positions in pieces])
         read = best(lambda: [stores.read(positions, EpochMeter()) for positions in pieces])
         source.release()
     other = whole - read - generators - ran - stacked

@@ -273,7 +273,7 @@ def _bars(cases: Sequence[Case], everything: dict[str, Outcome], rounds: dict[st
     bars = []
     for name, one in everything.items():
         bars.append(Bar.at_most(f"{name} in memory: a steady epoch over the limit", one.steady / one.limit, 1.5))
-    every, all_ = [one for name in rounds for one in rounds[name]], list(everything.values())
+    every, outcomes = [one for name in rounds for one in rounds[name]], list(everything.values())
 
     def worst(rule: str) -> float:
         return max(one.against[rule] for one in every)
@@ -287,9 +287,9 @@ def _bars(cases: Sequence[Case], everything: dict[str, Outcome], rounds: dict[st
         Bar.at_most("joint over memory first, at the worst budget", worst("sequential"), 1.05),
         Bar.at_least("times faster than both, at the best budget", best, 1.2),
         Bar.at_most("measured off predicted, at the worst budget", max(map(off, every)), 0.15),
-        Bar.at_most("the first epoch over an uncached one", max(o.filling for o in all_), 1.08),
-        Bar.at_most("a second run's first epoch over a steady one", max(o.again / o.from_disk for o in all_), 1.5),
-        Bar.at_most("bytes that a second run adds", max(o.computed_again for o in all_), 0),
+        Bar.at_most("the first epoch over an uncached one", max(o.filling for o in outcomes), 1.08),
+        Bar.at_most("a second run's first epoch over a steady one", max(o.again / o.from_disk for o in outcomes), 1.5),
+        Bar.at_most("bytes that a second run adds", max(o.computed_again for o in outcomes), 0),
         Bar.at_most("bytes of a tier beyond its budget", max(one.over for one in every), 0),
     ]
     growths = [(one.grown - 64e6) / (1.1 * one.memory) for one in every]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import warmstore as ws
 from warmstore.loading.collate import stack
@@ -21,6 +22,7 @@ from warmstore.pipeline.steps import Step
 from warmstore.storage.disk_usage import folder_bytes
 from warmstore.storage.files import Files
 from warmstore.storage.locks import ReentrantFileLock
+from warmstore.storage.quota import ByteQuota
 
 MB = 1 << 20
 
@@ -147,3 +149,31 @@ def watched(folder: Path) -> Iterator[Callable[[], int]]:
     finally:
         over.set()
         thread.join()
+
+
+def numbered_files(folder: Path, count: int, nbytes: int) -> list[Path]:
+    """Files in a new folder, each of so many bytes with its number."""
+    folder.mkdir()
+    found = [folder / f"{number}.bin" for number in range(count)]
+    for number, path in enumerate(found):
+        path.write_bytes(bytes([number] * nbytes))
+    return found
+
+
+def take_bytes_away(patch: pytest.MonkeyPatch, tier: Path, *, above: int, leave: int) -> list[int]:
+    """Let others write into a tier once, after a process has found more than `above` bytes free for its wish.
+
+    Returns:
+        The bytes that they have taken; they leave `leave`.
+    """
+    free, taken = ByteQuota.free, [0]
+
+    def racing(quota: ByteQuota, wanted: int = 0) -> int:
+        left = free(quota, wanted)
+        if wanted > above and not taken[0]:
+            taken[0] = left - leave
+            (tier / "others").write_bytes(bytes(taken[0]))
+        return left
+
+    patch.setattr(ByteQuota, "free", racing)
+    return taken

@@ -16,6 +16,11 @@ from warmstore.pipeline.pipeline import Pipeline
 pytestmark = pytest.mark.forks
 
 
+class Pair(NamedTuple):
+    x: Any
+    y: int
+
+
 def table(index: int) -> dict[str, Any]:
     rng = np.random.default_rng(index)
     return {"x": rng.random((4, 3)), "label": index, "name": f"n{index}"}
@@ -140,6 +145,17 @@ def test_a_false_claim_raises(step: Callable[[Any], Any], message: str) -> None:
         list(loader)
 
 
+@pytest.mark.parametrize("kind", [tuple, Pair])
+def test_a_false_claim_about_one_part_of_a_tuple_raises(kind: type) -> None:
+    def centred_x(batch: Any) -> Any:
+        return Pair(batch.x - batch.x.mean(0), batch.y) if kind is Pair else (batch[0] - batch[0].mean(0), batch[1])
+
+    pipe = ws.Pipeline(range(8)).step(lambda index: (np.full(3, float(index)), index))
+    pipe = pipe.step(lambda batch: Pair(*batch) if kind is Pair else batch, batched=True).step(centred_x, batched=True)
+    with pipe.loader(batch_size=4, workers=0) as loader, pytest.raises(SchemaMismatch, match=r"\[0\], row 0"):
+        list(loader)
+
+
 def test_a_batch_of_one_does_not_count_as_compared() -> None:
     pipe = ws.Pipeline(range(5)).step(table).step(centred, batched=True)
     data = pipe.dataset()
@@ -203,11 +219,6 @@ def test_samples_that_do_not_stack_alike_run_one_by_one(name: str, cached: bool,
             assert np.concatenate([batch["size"] for batch in batches]).tolist() == [
                 sample["size"] for sample in wanted
             ]
-
-
-class Pair(NamedTuple):
-    x: Any
-    y: int
 
 
 def test_samples_that_are_named_tuples() -> None:

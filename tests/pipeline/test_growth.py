@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch.utils.data
 from tests.pipeline.functions import slow_image
-from tests.pipeline.making import check, expected, plan_of
+from tests.pipeline.making import check, expected, numbered_files, plan_of
 
 import warmstore as ws
 from warmstore.storage.disk_usage import folder_bytes
@@ -41,11 +41,7 @@ def computed(source: Any, folder: Path, counts: Sequence[int] | None = None, **b
 
 @pytest.fixture
 def paths(tmp_path: Path) -> list[Path]:
-    (tmp_path / "data").mkdir()
-    found = [tmp_path / "data" / f"{number}.bin" for number in range(COUNT + 10)]
-    for number, path in enumerate(found):
-        path.write_bytes(bytes([number] * 40))
-    return found
+    return numbered_files(tmp_path / "data", COUNT + 10, 40)
 
 
 def test_a_list_that_grows_computes_what_is_new(tmp_path: Path, paths: list[Path]) -> None:

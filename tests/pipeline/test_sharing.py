@@ -8,7 +8,7 @@ import pytest
 from tests.pipeline import encoded
 from tests.pipeline.encoded import Track, seen
 from tests.pipeline.functions import make
-from tests.pipeline.making import MB, expected, plan_of, same, watched
+from tests.pipeline.making import MB, expected, plan_of, same, take_bytes_away, watched
 
 import warmstore as ws
 from warmstore.errors import Damaged, StaleCache
@@ -21,7 +21,6 @@ from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.remote_diff import Local
 from warmstore.storage.files import Files
 from warmstore.storage.lease import is_locked, lock_path
-from warmstore.storage.quota import ByteQuota
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
 pytestmark = pytest.mark.forks
@@ -259,16 +258,8 @@ def test_bytes_that_others_take_before_a_chunk_comes(tmp_path: Path, monkeypatch
     pipe = ws.Pipeline(list(range(200))).step(large)
     pipe.push(tmp_path / "remote", filled(pipe, tmp_path / "one", disk=6 * MB))
     other = plan_for(pipe, tmp_path / "other", disk=6 * MB)
-    tier, free, taken = tmp_path / "other" / "warmstore-samples", ByteQuota.free, [0]
-
-    def racing(quota: ByteQuota, wanted: int = 0) -> int:
-        left = free(quota, wanted)
-        if wanted > 200_000 and not taken[0]:  # of a chunk
-            taken[0] = left - 600_000
-            (tier / "others").write_bytes(bytes(taken[0]))
-        return left
-
-    monkeypatch.setattr(ByteQuota, "free", racing)
+    tier = tmp_path / "other" / "warmstore-samples"
+    taken = take_bytes_away(monkeypatch, tier, above=200_000, leave=600_000)  # of a chunk
     with watched(tmp_path / "other") as most:
         pulled = pipe.pull(tmp_path / "remote", other)
     assert taken[0] > 4 * MB

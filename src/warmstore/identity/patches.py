@@ -60,17 +60,16 @@ class _Namespaces:
     def patches(self) -> _Found:
         with self._lock:
             loaded = tuple(map(id, list(sys.modules.values())))
-            modules, installed = _installed(loaded)
             if loaded != self._loaded or not floor.same_values(self._dicts, self._addresses):
-                moved = [name for name, each in self._modules.items() if each.has_moved()]
+                moved = {name for name, each in self._modules.items() if each.has_moved()}
                 if loaded != self._loaded or moved:
-                    self._search_again(modules, installed, moved)
+                    self._search_again(*_installed(loaded), moved)
                     self._loaded = loaded
                 self._dicts = [each for searched in self._modules.values() for each in searched.dicts]
                 self._addresses = np.concatenate([each.addresses for each in self._modules.values()])
             return self._found
 
-    def _search_again(self, modules: list[_Module], installed: set[int], moved: list[str]) -> None:
+    def _search_again(self, modules: list[_Module], installed: set[int], moved: set[str]) -> None:
         known, now = self._modules, {name: module for name, module, _ in modules}
         if any(now.get(name) is not each.module for name, each in known.items()):
             known = {}  # functions of a module that is gone may count as the program's

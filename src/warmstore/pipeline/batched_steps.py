@@ -12,6 +12,7 @@ import numpy as np
 from warmstore.errors import SchemaMismatch
 from warmstore.loading.collate import stack
 from warmstore.loading.values.ownership import is_alone
+from warmstore.pipeline.encoders.comparison import difference
 from warmstore.records.format.array_interop import is_jax_array, is_tensor, to_numpy
 from warmstore.tree.columns import map_columns
 
@@ -88,7 +89,22 @@ def row_of(columns: Any, row: int) -> Any:
     return map_columns(lambda column: column[row], columns)
 
 
-def is_as_one_by_one(column: list[Any], stacked: Any) -> bool:
+def is_as_one_by_one(columns: Any, stacked: Any) -> bool:
+    """Whether each sample, stacked alone, gives its row of a batch.
+
+    Args:
+        columns: of the batch before it was stacked, with lists of values where these are not arrays.
+        stacked: the batch.
+    """
+    if isinstance(columns, dict | tuple):
+        names = list(columns) if isinstance(columns, dict) else range(len(columns))
+        return all(is_as_one_by_one(columns[name], stacked[name]) for name in names)
+    if isinstance(columns, list):  # of namedtuples or mappings, if they are stacked by parts
+        return not isinstance(stacked, dict | tuple) and _has_one_type(columns, stacked)
+    return True
+
+
+def _has_one_type(column: list[Any], stacked: Any) -> bool:
     """Whether the values of a column, each stacked alone, have the type that they have stacked together.
 
     Objects that a step may change count as different: they are not copied into the batch.
@@ -110,23 +126,12 @@ def first_difference(one: Any, other: Any, place: str = "") -> str:
     if type(one) is not type(other):
         return f"{place or 'the batch'}: {type(one).__name__} and {type(other).__name__}"
     if isinstance(one, dict | tuple):
-        pairs = one.items() if isinstance(one, dict) else enumerate(one)
-        keys = list(other) if isinstance(one, dict) else range(len(other))
-        if [name for name, _ in pairs] != list(keys):
+        names, others = (list(each) if isinstance(each, dict) else list(range(len(each))) for each in (one, other))
+        if names != others:
             return f"{place or 'the batch'}: other fields"
-        return next(
-            filter(None, (first_difference(part, other[name], f"{place}[{name!r}]") for name, part in pairs)), ""
-        )
+        return next(filter(None, (first_difference(one[at], other[at], f"{place}[{at!r}]") for at in names)), "")
     if isinstance(one, np.ndarray) and (one.dtype != other.dtype or one.shape != other.shape):
         return f"{place or 'the batch'}: {one.dtype} {list(one.shape)} and {other.dtype} {list(other.shape)}"
-    rows = (row for row in range(len(one)) if not _is_equal(one[row], other[row]))
+    rows = (row for row in range(len(one)) if difference(one[row], other[row]))
     row = next(rows, None)
     return "" if row is None else f"{place or 'the batch'}, row {row}"
-
-
-def _is_equal(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray | np.generic) and not one.dtype.hasobject:
-        return type(one) is type(other) and one.tobytes() == other.tobytes()
-    if isinstance(one, np.ndarray):
-        return bool(np.array_equal(one, other))
-    return type(one) is type(other) and bool(one == other)

@@ -41,7 +41,7 @@ class StackedBatch:
 
     def is_as_one_by_one(self, stacked: Any) -> bool:
         """Whether each sample, stacked alone, gives its row of the batch `stacked`; see `is_as_one_by_one`."""
-        return _is_as_one_by_one(self._columns, stacked)
+        return is_as_one_by_one(self._columns, stacked)
 
     def row(self, place: int) -> Any:
         """The sample at a position. Samples of a batch that is not `alike` are as they were put."""
@@ -101,14 +101,6 @@ def merged(parts: Sequence[tuple[Int64, Any]], count: int) -> Any:
     for at, batch in parts:
         made[at] = batch
     return made
-
-
-def _is_as_one_by_one(columns: Any, stacked: Any) -> bool:
-    if isinstance(columns, dict | tuple):
-        return all(_is_as_one_by_one(columns[name], stacked[name]) for name in _names(columns))
-    if isinstance(columns, list):  # of namedtuples or mappings, if they are stacked by parts
-        return not isinstance(stacked, dict | tuple) and is_as_one_by_one(columns, stacked)
-    return True
 
 
 def _names(columns: Any) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.pipeline.making import plan_of
+from tests.pipeline.making import numbered_files, plan_of
 
 import warmstore as ws
 from warmstore.pipeline.tiers.tier_quota import tier_quota
@@ -37,11 +37,7 @@ def bright(value: Any, least: int = 30) -> bool:
 
 @pytest.fixture
 def paths(tmp_path: Path) -> list[Path]:
-    (tmp_path / "data").mkdir()
-    found = [tmp_path / "data" / f"{number}.bin" for number in range(COUNT + 10)]
-    for number, path in enumerate(found):
-        path.write_bytes(bytes([number] * 8))
-    return found
+    return numbered_files(tmp_path / "data", COUNT + 10, 8)
 
 
 def evaluated(paths: list[Path], folder: Path, *, step: Any = read, **arguments: Any) -> int:

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.pipeline.making import check, expected, plan_of
+from tests.pipeline.making import check, expected, plan_of, take_bytes_away
 
 import warmstore as ws
 from warmstore.storage.disk_usage import folder_bytes
-from warmstore.storage.quota import ByteQuota
 
 pytestmark = pytest.mark.forks
 
@@ -21,16 +20,8 @@ def large(index: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
 
 def test_bytes_that_others_take_before_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process finds bytes free, and others have taken them when it writes."""
-    tier, free, taken = tmp_path / "warmstore-samples", ByteQuota.free, [0]
-
-    def racing(quota: ByteQuota, wanted: int = 0) -> int:
-        left = free(quota, wanted)
-        if wanted > 500_000 and not taken[0]:  # of a batch
-            taken[0] = left - 300_000
-            (tier / "others").write_bytes(bytes(taken[0]))
-        return left
-
-    monkeypatch.setattr(ByteQuota, "free", racing)
+    tier = tmp_path / "warmstore-samples"
+    taken = take_bytes_away(monkeypatch, tier, above=500_000, leave=300_000)  # of a batch
     pipe = ws.Pipeline(range(90)).step(large)
     plan = plan_of(pipe, [(1, "disk", "raw")], [90], folder=tmp_path, disk=DISK)
     with pipe.loader(plan, 8, workers=0) as loader:

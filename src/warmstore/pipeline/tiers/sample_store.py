@@ -204,8 +204,9 @@ class SampleStore:
         assert staging is not None
         if staging.is_full or sum(each.nbytes for each in self._staged if each is not None) >= self._limit:
             self.flush()
-        staging.add(index, self._key(index), structure, leaves)
-        self._pending.add(self._key(index))
+        key = self._key(index)
+        staging.add(index, key, structure, leaves)
+        self._pending.add(key)
 
     def replace(self, index: int, structure: TreeSpec, leaves: list[Any]) -> None:
         """Replace the value of the sample that was added last."""
