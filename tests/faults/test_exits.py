@@ -139,11 +139,11 @@ def test_a_pipeline_that_cannot_keep_samples_says_so_and_does_its_work(tmp_path:
     assert "File too large" in ran.stderr
 
 
-@pytest.mark.parametrize(("has_rows", "code"), [(True, 120), (False, 0)])
-def test_any_owner_of_rows_that_fails_to_close_is_a_status(tmp_path: Path, has_rows: bool, code: int) -> None:
+@pytest.mark.parametrize(("has_pending", "code"), [(True, 120), (False, 0)])
+def test_any_owner_of_rows_that_fails_to_close_is_a_status(tmp_path: Path, has_pending: bool, code: int) -> None:
     program = f"""
 from tests.faults.test_exits import Failing
-Failing.has_rows = {has_rows}
+Failing.has_pending = {has_pending}
 owner = Failing()
 owner.register()
 """

@@ -162,6 +162,10 @@ class FeatureCache(Closeable):
         return self.session.version.writes
 
     @property
+    def has_pending(self) -> bool:
+        return not self.closed and any(len(version.blocks) for version in self._versions())
+
+    @property
     def fingerprint(self) -> Fingerprint | None:
         """The fingerprint of the stored outputs, or else of the bound module; None without either."""
         return self.session.version.fingerprint

@@ -6,7 +6,16 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from warmstore.errors import Damaged, ReadOnly, RemoteError, SchemaMismatch, StaleCache, StoreExists
+from warmstore.errors import (
+    Damaged,
+    DataError,
+    MismatchError,
+    ReadOnly,
+    RemoteError,
+    SchemaMismatch,
+    StaleCache,
+    StoreExists,
+)
 from warmstore.features.keyed.cache_options import CacheOptions
 from warmstore.features.keyed.cache_store import is_cache
 from warmstore.features.keyed.cache_versions import difference
@@ -60,6 +69,8 @@ def join(
     for head in read_heads(objects):
         store = _store_for(version, head.manifest)
         check_joins(store.manifest, head, remote)
+        if (fingerprint := head.manifest.metadata.get("fingerprint")) is not None and store.mode == "a":
+            store.annotate("fingerprint", fingerprint)  # a part that `put_batch` alone has filled takes the others'
         parts.append(attach(store.path, head, objects, store.files, keep_remote=keep, room=room, progress=progress))
     version.see_others()
     return _sum(parts)
@@ -117,10 +128,10 @@ class RemoteBinding:
             self.failed(error)
 
     def push_now(self, version: OpenVersion) -> None:
-        """`push`. If the remote fails, a later push sends the samples."""
+        """`push`. If the remote fails, or others have filled it with other outputs, the samples stay local."""
         try:
             push(version, self.remote.below(version.path.name), False, False)
-        except (RemoteError, Damaged) as error:
+        except (RemoteError, DataError, MismatchError, StoreExists) as error:
             _log.warning("%s; samples computed on this host stay local until the next push", error)
 
     def failed(self, error: Exception) -> None:
@@ -165,9 +176,13 @@ def pull_folder(
 
 
 def check_joins(local: Manifest, head: RemoteSnapshot, remote: Remote) -> None:
-    """Raise if another host's part of a cache has another fingerprint, or other fields, than the local store."""
+    """Raise if another host's part of a cache has another fingerprint, or other fields, than the local store.
+
+    A part that `put_batch` alone has filled has no fingerprint. It joins any part, as rows in one folder do.
+    """
     pushed = head.manifest
-    changed = difference(pushed.metadata.get("fingerprint") or {}, local.metadata.get("fingerprint") or {})
+    fingerprints = pushed.metadata.get("fingerprint"), local.metadata.get("fingerprint")
+    changed = None not in fingerprints and difference(*fingerprints)
     if changed:
         raise StaleCache(
             f"{remote!r} holds outputs of another computation than this cache: {changed}. Use another cache id for the "

@@ -73,6 +73,10 @@ class StoreReader(Closeable):
         """Bytes the store takes on the disk."""
         return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
 
+    @property
+    def has_pending(self) -> bool:
+        return not self.closed and self.session.pending.nbytes > 0
+
     def __identity__(self) -> Any:
         return Versioned(self.manifest.id, (self.manifest.generation, self.snapshot.edits))
 

@@ -108,8 +108,8 @@ def attach(
                     log.append_all(missing)
                 chunks, size = chunks + 1, size + chunk.size
                 records += int(missing["rows"][missing["kind"] == BATCH].sum())
-    with contextlib.suppress(OSError):
-        files.remove_folder(path / STAGING)
+        with contextlib.suppress(OSError):  # under the lock: another process may fetch into it next
+            files.remove_folder(path / STAGING)
     return PullResult(chunks, size, records)
 
 

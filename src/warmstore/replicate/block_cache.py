@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from warmstore.errors import BadBudget, Damaged
+from warmstore.errors import BadArtifact, BadBudget, Damaged
 from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.index.key_index import boot_id
 from warmstore.remote.objects import Objects
@@ -268,8 +268,12 @@ class BlockCache:
             if hashes is not None:
                 self._hashes[number] = hashes
                 return
+        data: bytes | None = b""
         for _ in range(_TRIES):
-            data = await self._objects.get_async(chunk.hashes_object, most=8 * chunk.blocks)
+            try:
+                data = await self._objects.get_async(chunk.hashes_object, most=8 * chunk.blocks)
+            except BadArtifact:
+                continue  # it has more bytes than hashes
             hashes = chunk.hashes(data)
             if hashes is not None:
                 self._hashes[number] = hashes

@@ -10,6 +10,7 @@ one of the heads. A remote that cannot refuse keeps both: their names contain a 
 
 import functools
 import json
+import logging
 import re
 import secrets
 from collections.abc import Mapping
@@ -18,13 +19,15 @@ from typing import Any
 
 import xxhash
 
-from warmstore.errors import Damaged, Diverged, NewerFormat
+from warmstore.errors import BadArtifact, Damaged, Diverged, NewerFormat
 from warmstore.records.format.manifest import Manifest, manifest_bytes, manifest_of
 from warmstore.records.log.log_entries import Entries, entries_of
 from warmstore.records.log.number_lists import NumberLists
 from warmstore.remote.manifests import Manifests, Numbered, create, remove_older
 from warmstore.remote.objects import Objects
 from warmstore.replicate.remote_chunk import RemoteChunk
+
+_log = logging.getLogger("warmstore")
 
 FORMAT = 2
 """The format of heads with lists of numbers; heads without have format 1."""
@@ -76,26 +79,33 @@ class RemoteSnapshot:
 def read_heads(objects: Objects, *, mend: str | None = None) -> list[RemoteSnapshot]:
     """The newest state of each store at a remote.
 
+    A part of a cache that cannot be read is left out with a warning: it is a host's part among others. The one store of
+    another remote must be read.
+
     Args:
         mend: the id of a store that is about to be pushed again. Its newest state is left out if it is damaged.
 
     Raises:
         RemoteUnavailable, RemoteRefused: the remote cannot be read.
-        Damaged: the remote's bytes are not those that were pushed.
+        Damaged: the remote's bytes are not those that were pushed, and it has no part of a cache that can be read.
         NewerFormat: a newer warmstore pushed the store.
         Diverged: two processes pushed the same store at once, to a remote that cannot refuse one of them.
     """
     newest = _newest(objects)
     heads = [head for of_store in newest.values() for head in of_store]
     read = dict(zip(heads, objects.run(objects.each(lambda head: _read(objects, head), heads)), strict=True))
-    found = []
+    found, bad = [], []
     for store, of_store in newest.items():
         snapshots = [read[head] for head in of_store]
-        damaged = [snapshot for snapshot in snapshots if isinstance(snapshot, Damaged)]
-        if not damaged:
+        errors = [snapshot for snapshot in snapshots if not isinstance(snapshot, RemoteSnapshot)]
+        if not errors:
             found.append(_latest([snapshot for snapshot in snapshots if isinstance(snapshot, RemoteSnapshot)]))
         elif store != mend:
-            raise damaged[0]
+            bad.append(errors[0])
+    if bad and not any(head.shared for head in found):
+        raise bad[0]
+    for error in bad:
+        _log.warning("%s; the part of this host is left out", error)
     return found
 
 
@@ -153,10 +163,12 @@ async def remove_older_heads(objects: Objects, store: str) -> None:
     await remove_older(objects, (await HEADS.by_series(objects, store)).get(store, ()), keep=_KEPT)
 
 
-async def _read(objects: Objects, head: Numbered) -> RemoteSnapshot | Damaged:
+async def _read(objects: Objects, head: Numbered) -> RemoteSnapshot | Damaged | NewerFormat:
     for left in reversed(range(_TRIES)):  # bytes that were damaged in transit may arrive undamaged on a retry
         try:
             return await _snapshot_of(objects, head)
+        except NewerFormat as error:
+            return error
         except Damaged as error:
             if not left:
                 return error
@@ -178,9 +190,9 @@ async def _snapshot_of(objects: Objects, head: Numbered) -> RemoteSnapshot:
         sound = type(manifest.generation) is int and 0 < manifest.generation < 10_000
         if not sound or not _LOG.fullmatch(log) or not _LOG.fullmatch(numbers or log) or manifest.id != head.series:
             raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, NewerFormat):
-            raise
+    except NewerFormat:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise Damaged(f"{where} does not match its checksum; push the store again from an undamaged copy") from None
     data = await _hashed(objects, log)
     lists = b"" if numbers is None else await _hashed(objects, numbers)
@@ -189,7 +201,10 @@ async def _snapshot_of(objects: Objects, head: Numbered) -> RemoteSnapshot:
 
 async def _hashed(objects: Objects, name: str) -> bytes:
     """The bytes of a log, or of a file `numbers`, checked against the hash that names it."""
-    data = await objects.get_async(f"logs/{name}", most=_LARGEST)
+    try:
+        data = await objects.get_async(f"logs/{name}", most=_LARGEST)
+    except BadArtifact:
+        data = None
     if data is None or xxhash.xxh3_128_hexdigest(data) != name:
         raise Damaged(f"{objects.location.url}/logs/{name} is missing or damaged; push the store again")
     return data

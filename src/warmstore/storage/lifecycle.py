@@ -15,20 +15,25 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from multiprocessing import util
-from typing import Any, ClassVar, Self, TextIO, cast
+from typing import Any, Self, TextIO, cast
 
 from warmstore.errors import message_of
 
 _log = logging.getLogger("warmstore")
+
+_LOST = "; rows that were still pending are lost"
 
 
 class Closeable(ABC):
     """A context manager whose `close` also runs at exit if it was not called before."""
 
     closed = True  # until the constructor has finished
-    has_rows: ClassVar[bool] = True
-    """Whether data is lost if `close` fails. If not, the failure does not change the status of the process."""
     _handed_over = False
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether data is lost if `close` fails now. If not, the failure does not change the status of the process."""
+        return True
 
     def register(self) -> None:
         """Call `close` at the exit of this process or multiprocessing child, unless this object was handed over."""
@@ -119,17 +124,19 @@ def _close_all() -> None:
     # that store, which is in the list until then.
     for owner in list(_owners):
         if owner in _owners:
+            has_pending = owner.has_pending
             error = _close_quietly(owner)
-            if error is not None and owner.has_rows:
+            if error is not None and has_pending:
                 _fail(owner, error)
 
 
 def _close_quietly(owner: Closeable) -> Exception | None:
     """Close an owner, log an error and return it."""
+    has_pending = owner.has_pending
     try:
         owner.close()
     except Exception as error:
-        _log.exception("%r could not be closed; rows that were still pending are lost", owner)
+        _log.exception("%r could not be closed%s", owner, _LOST if has_pending else "; nothing was pending")
         return error
     return None
 
@@ -139,7 +146,7 @@ def _fail(owner: Closeable, error: Exception) -> None:
     if _log.hasHandlers():  # otherwise logging has written to stderr already
         with contextlib.suppress(Exception):
             message = message_of(error)
-            print(f"{owner!r} could not be closed; rows that were still pending are lost: {message}", file=sys.stderr)
+            print(f"{owner!r} could not be closed{_LOST}: {message}", file=sys.stderr)
     # An uncaught exception has a status of its own.
     if _owners.forked or getattr(sys, "last_value", None) is not None or isinstance(sys.stderr, _FailingStream):
         return
