@@ -181,8 +181,8 @@ def check_joins(local: Manifest, head: RemoteSnapshot, remote: Remote) -> None:
     A part that `put_batch` alone has filled has no fingerprint. It joins any part, as rows in one folder do.
     """
     pushed = head.manifest
-    fingerprints = pushed.metadata.get("fingerprint"), local.metadata.get("fingerprint")
-    changed = None not in fingerprints and difference(*fingerprints)
+    theirs, ours = pushed.metadata.get("fingerprint"), local.metadata.get("fingerprint")
+    changed = difference(theirs, ours) if theirs is not None and ours is not None else ""
     if changed:
         raise StaleCache(
             f"{remote!r} holds outputs of another computation than this cache: {changed}. Use another cache id for the "
