@@ -36,6 +36,7 @@ def plan_of(
     disk: int = 64 * MB,
     folder: Path | None = None,
     workers: int = 0,
+    fill_workers: int | None = None,
     direct_io: bool = False,
 ) -> Plan:
     """A plan made by hand: so many samples in each placement, by default all in equal parts."""
@@ -50,6 +51,7 @@ def plan_of(
         disk=disk,
         folder=folder,
         workers=workers,
+        fill_workers=workers if fill_workers is None else fill_workers,
         direct_io=direct_io,
         batch_size=8,
         world_size=1,

@@ -103,6 +103,7 @@ def plan_as_json(plan: PlanFigures) -> dict[str, Any]:
             for stage, reason in zip(stages, plan.reasons, strict=True)
         ],
         "workers": plan.workers,
+        "fill_workers": plan.fill_workers,
         "strategy": plan.strategy,
         "epochs": plan.epochs,
         "batch_size": plan.batch_size,

@@ -403,7 +403,7 @@ class Loader(Closeable):
                 if ends and self.observer is not None:
                     is_steady = whole and self._ended_epochs > 0 and not endless
                     seconds, cpu = time.perf_counter() - start, time.thread_time() - worked
-                    self.observer(EpochTimes(seconds, outside, cpu, is_steady))
+                    self.observer(EpochTimes(seconds, outside, cpu, is_steady, self._producer.processes))
                 self._ended_epochs += ends
                 if not built.is_empty:
                     del built

@@ -66,6 +66,10 @@ class Source(ABC):
         """
         return SampleBatch(self.read(np.array([range(len(self))[position]])), 1)[0]
 
+    def processes(self, most: int) -> int:
+        """How many worker processes the epoch that begins is worth, `most` or fewer."""
+        return most
+
     def finish(self) -> None:
         """Called at the end of an epoch, in every process that reads."""
         for source in self.inner:

@@ -255,7 +255,8 @@ class Pipeline(Closeable):
         Args:
             plan: where samples are cached, from `plan`; None caches nothing. Missing samples are computed and added,
                 mostly in the first epoch.
-            workers: processes that make batches; 0 makes them in this process, None takes the plan's number.
+            workers: processes that make batches; 0 makes them in this process, None takes the plan's number,
+                and more while the plan's samples are computed, if the plan has such a number.
             seed: of the random steps, and of the default sampler.
             sampler: the order of samples; `Shuffle(seed=seed)` by default.
             start_method: of the workers: "fork", "spawn", "forkserver", or None for Python's own choice.
@@ -267,13 +268,15 @@ class Pipeline(Closeable):
             NotPicklable: a step cannot be sent to workers that are not forked.
         """
         seed = integer("seed", seed, 0, MOST_SEED)
+        filled = plan.workers if plan is not None and workers is None else None
         workers = self._workers(plan, workers, start_method)
         source = self._source(plan, seed)
         loader = loader_of(
-            source, batch_size, workers=workers, seed=seed, sampler=sampler, start_method=start_method, **options
-        )
+            source, batch_size, workers=workers, filled_workers=filled, seed=seed, sampler=sampler,
+            start_method=start_method, **options,
+        )  # fmt: skip
         if plan is not None:
-            loader.observer = EpochObserver(workers, source.readings, plan.add_epoch)
+            loader.observer = EpochObserver(source.readings, plan.add_epoch)
         return loader
 
     def _source(self, plan: Plan | None, seed: int) -> PipelineSource:
@@ -401,7 +404,7 @@ class Pipeline(Closeable):
     def _workers(self, plan: Plan | None, workers: int | None, start_method: str | None) -> int:
         """The validated number of workers. Also checks that steps can be sent to them."""
         if workers is None:
-            workers = plan.workers if plan is not None else min(thread_count(), _MOST_WORKERS)
+            workers = plan.fill_workers if plan is not None else min(thread_count(), _MOST_WORKERS)
         return checked_workers(self.steps, workers, start_method)
 
 

@@ -22,12 +22,19 @@ def loader_of(
     batch_size: int,
     *,
     workers: int,
+    filled_workers: int | None = None,
     seed: int = 0,
     sampler: Sampler | None = None,
     start_method: str | None = None,
     **options: Any,
 ) -> Loader:
-    """A loader that releases the source when it is closed; see `Pipeline.loader`."""
+    """A loader that releases the source when it is closed; see `Pipeline.loader`.
+
+    Args:
+        workers: processes that make batches while cached samples are missing. filled_workers: thereafter; None for as
+            many.
+    """
+    source.filled_workers = filled_workers
     if workers:
         source.close_stores()  # every worker opens its own
     try:

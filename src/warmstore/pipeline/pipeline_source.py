@@ -34,6 +34,9 @@ from warmstore.storage.array_types import Bools
 from warmstore.storage.lease import UsageLease
 from warmstore.tree.columns import map_columns
 
+_FEW = 0.01
+"""Share of the cached samples that may be missing in an epoch that counts as one without missing samples."""
+
 
 @final
 class PipelineSource(Source):
@@ -60,6 +63,7 @@ class PipelineSource(Source):
         self.identity = {"source": identity, "seed": seed} if chain.cacheable < len(chain.steps) else identity
         self._kept = kept
         self.held = held
+        self.filled_workers: int | None = None  # worker processes of an epoch without missing samples; None for all
         self._stores: SampleStores | None = None
         self._notes: list[str] = []
         self._meter = EpochMeter()
@@ -303,6 +307,23 @@ class PipelineSource(Source):
         if self._kept is None or not self._is_current():
             return nothing
         return identities.states.are_unchanged(indices, self._kept.keys)
+
+    def processes(self, most: int) -> int:
+        wanted = most if self.filled_workers is None or self._misses_samples() else min(self.filled_workers, most)
+        if wanted:
+            self.close_stores()  # every worker opens its own
+        return wanted
+
+    def _misses_samples(self) -> bool:
+        """Whether more than a few of the cached samples are to be computed, as far as the stores say."""
+        stores = self.open_stores()
+        if stores is None:
+            return True
+        wanted = self.wanted(stores)
+        few = _FEW * max(int(wanted.sum()), 1)
+        if (wanted & (stores.rows < 0)).sum() > few:
+            stores.refresh()
+        return bool((wanted & (stores.rows < 0)).sum() > few)
 
     def finish(self) -> None:
         if self._stores is not None:

@@ -204,6 +204,23 @@ def test_workers_are_those_that_pay() -> None:
     assert plan(pipeline(1000, 1).chain, saturated, memory=None).workers == 2
 
 
+def test_more_workers_compute_missing_samples_than_read_cached_ones() -> None:
+    found = profile([0, 0.01], [100, 4000], workers=[1, 2, 4], overhead=0.0001, delivery=0.001)
+    made = plan(pipeline(1000, 1).chain, found, memory="1GB")
+    assert (made.workers, made.fill_workers) == (0, 4)
+    assert "Workers: none, 4 while samples are missing" in str(made)
+    small = budget_for(4_000_000) + 25_000_000  # beside all samples, of a worker's 10 MB
+    assert plan(pipeline(1000, 1).chain, found, memory=small).fill_workers == 2
+    for asked in (0, 2):
+        assert plan(pipeline(1000, 1).chain, found, memory="1GB", workers=asked).fill_workers == asked
+
+
+def test_no_workers_are_started_for_samples_that_take_no_time() -> None:
+    quick = profile([0, 0.0005], [100, 4000], workers=[1, 2, 4], overhead=0.0001, delivery=0.001)
+    made = plan(pipeline(1000, 1).chain, quick, memory="1GB")
+    assert (made.workers, made.fill_workers) == (0, 0)
+
+
 def test_memory_that_cannot_hold_the_workers_takes_fewer_and_says_so() -> None:
     found = profile([0, 0.001], [100, 400_000], workers=[1, 2, 4], worker_bytes=2_000_000)
     made = plan(pipeline(1000, 1).chain, found, memory="25MB")  # of which a worker takes 10, eight of them in batches

@@ -46,14 +46,14 @@ class BatchProducer:
 
     Args:
         threads: worker threads; 0 builds in the caller's thread.
-        processes: worker processes, instead of threads.
+        processes: worker processes, instead of threads, at most.
         prefetch: the most batches that are built ahead.
         start_method: of the processes; None for Python's default.
     """
 
     def __init__(self, threads: int, processes: int, prefetch: int, start_method: str | None) -> None:
         self.threads = threads
-        self._processes = processes
+        self._most = self.processes = processes
         self._prefetch = prefetch
         self._start_method = start_method
         self._pool: ProcessPrefetcher | None = None
@@ -66,29 +66,34 @@ class BatchProducer:
         others: Iterable[LoaderIteration],
         started: Callable[[], None],
     ) -> Batches:
-        """The tasks and their batches.
+        """The tasks and their batches. The source says how many of the processes they are worth.
 
         Args:
             iteration: the iteration that reads the batches.
             others: iterations of the same loader, which are ended if processes are used: only one can use them.
             started: called once threads or processes are running.
         """
-        if not self._processes and not self.threads:
+        processes = build.source.processes(self._most) if self._most else 0
+        if self._pool is not None or processes:
+            for other in others:
+                if other is not iteration and other.has_begun:
+                    other.end("another `for` has taken over the worker processes of this one")
+        if processes != self.processes:
+            self.close()
+            self.processes = processes
+        if not processes and not self.threads:
             for task in tasks:
                 yield task, build(task)
             return
-        if not self._processes:
+        if not processes:
             prefetcher = iteration.prefetcher = ThreadPrefetcher(self.threads)
             started()
             with closing(prefetcher):
                 yield from prefetcher.ahead(build, tasks, self._prefetch)
             return
-        for other in others:
-            if other is not iteration and other.has_begun:
-                other.end("another `for` has taken over the worker processes of this one")
         if self._pool is None:
             without_send = replace(build, send=None)  # CUDA cannot be used after a fork
-            self._pool = ProcessPrefetcher(self._processes, without_send, self._prefetch, self._start_method)
+            self._pool = ProcessPrefetcher(processes, without_send, self._prefetch, self._start_method)
         started()
         send = build.send
         try:

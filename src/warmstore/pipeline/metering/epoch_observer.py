@@ -14,29 +14,29 @@ _LONG = 1.0  # seconds of an epoch from which on the machine's pace is measured 
 class MeasuredEpoch:
     """One steady epoch.
 
-    times: of the whole epoch, in the main process. reading: of all processes that made batches. workers: how many;
-    0 for the main process itself. pace: of the machine, measured last; see `machine_pace`.
+    times: of the whole epoch, in the main process. reading: of all processes that made batches. pace: of the machine,
+    measured last; see `machine_pace`.
     """
 
     times: EpochTimes
     reading: MeterReading
-    workers: int
     pace: float
+
+    @property
+    def workers(self) -> int:
+        """How many processes made the batches; 0 for the main process itself."""
+        return self.times.processes
 
 
 class EpochObserver:
     """Called by a loader after each epoch. Only steady epochs are handed on: complete ones, except the first.
 
     Args:
-        workers: processes that make batches.
         readings: returns what all processes have measured since its last call.
         measured: receives each steady epoch.
     """
 
-    def __init__(
-        self, workers: int, readings: Callable[[], list[MeterReading]], measured: Callable[[MeasuredEpoch], object]
-    ) -> None:
-        self._workers = workers
+    def __init__(self, readings: Callable[[], list[MeterReading]], measured: Callable[[MeasuredEpoch], object]) -> None:
         self._readings = readings
         self._measured = measured
         self._pace = machine_pace()
@@ -46,4 +46,4 @@ class EpochObserver:
         if times.is_steady:
             if times.seconds >= _LONG:
                 self._pace = machine_pace()
-            self._measured(MeasuredEpoch(times, reading, self._workers, self._pace))
+            self._measured(MeasuredEpoch(times, reading, self._pace))

@@ -242,7 +242,7 @@ def _filled_up(problem: PlacementProblem, solution: Solution, seconds: float) ->
         number, bucket = divmod(at, len(problem.counts))
         size = max(float(problem.candidates[number].nbytes[bucket]), 1e-9)
         left = int(problem.counts[bucket] - solution.counts[:, bucket].sum())
-        fitting = min(left, int(_free(problem, solution.counts, problem.candidates[number].placement.tier) / size))
+        fitting = min(left, int(free_bytes(problem, solution.counts, problem.candidates[number].placement.tier) / size))
         if fitting and worth[number, bucket] and solution.counts[number].any():
             counts = solution.counts.copy()
             counts[number, bucket] += fitting
@@ -251,7 +251,7 @@ def _filled_up(problem: PlacementProblem, solution: Solution, seconds: float) ->
     return solution
 
 
-def _free(problem: PlacementProblem, counts: Counts, tier: str) -> float:
+def free_bytes(problem: PlacementProblem, counts: Counts, tier: str) -> float:
     """Bytes that counts leave in a tier."""
     taken = sum(
         float(kept @ each.nbytes)

@@ -30,8 +30,9 @@ class PlanFigures:
     placements, counts: the placements, and the samples per bucket of the profile that each gets.
     samples: total number. buckets: int8 [samples], the bucket of each; None if there is one.
     memory, disk: budgets in bytes, never exceeded. folder: of the disk tier. workers: processes that make batches;
-    0 for none. direct_io: the disk tier is read past the page cache. batch_size: assumed by the plan.
-    world_size: ranks on this machine that share the budgets; `workers` counts for each.
+    0 for none. fill_workers: the same while cached samples are missing. direct_io: the disk tier is read past the page
+    cache. batch_size: assumed by the plan. world_size: ranks on this machine that share the budgets; both numbers of
+    workers count for each.
     strategy: how the plan was found. epochs: number of epochs in which filling the tiers must pay off.
     epoch_seconds: of a steady epoch, predicted; uncached_seconds: of one without caches. build_seconds: extra time of
     the first epoch, predicted. limits: lower bounds of a steady epoch in seconds, by name.
@@ -48,6 +49,7 @@ class PlanFigures:
     disk: int
     folder: Path | None
     workers: int
+    fill_workers: int
     direct_io: bool
     batch_size: int
     world_size: int

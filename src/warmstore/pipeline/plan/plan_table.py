@@ -77,7 +77,8 @@ def summary(plan: PlanFigures) -> list[str]:
         direct = ", read past the page cache" if plan.direct_io else ""
         lines.append(f"Disk: {format_size(plan.disk_used)} of {format_size(plan.disk)} in {plan.folder}{direct}.")
     ranks = f" on each of {plan.world_size} ranks" if plan.world_size > 1 else ""
-    lines.append(f"Workers: {plan.workers or 'none'}{ranks}; batches of {plan.batch_size}.")
+    filling = f", {plan.fill_workers} while samples are missing" if plan.fill_workers != plan.workers else ""
+    lines.append(f"Workers: {plan.workers or 'none'}{ranks}{filling}; batches of {plan.batch_size}.")
     lines.append(
         f"Epoch: {predicted(plan)}, bounded by {plan.bound}; "
         f"{format_duration(plan.uncached_seconds)} without caches "

@@ -4,6 +4,7 @@ For each measured number of workers, the integer program distributes the memory 
 with the cheapest plan is taken.
 """
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from warmstore.pipeline.plan import plan_notes
 from warmstore.pipeline.plan.budgets import Budget, available_on_disk, disk_budget, memory_budget
 from warmstore.pipeline.plan.cost_model import Candidate, candidates_of
 from warmstore.pipeline.plan.load import load_of, page_cache_bytes, worker_bytes
-from warmstore.pipeline.plan.milp import PlacementProblem, Solution
+from warmstore.pipeline.plan.milp import PlacementProblem, Solution, free_bytes
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan.strategies import RULES, Strategy, nothing
 from warmstore.pipeline.profile.profile import TIERS, Profile, Tier
@@ -27,6 +28,7 @@ from warmstore.pipeline.steps import deterministic
 from warmstore.pipeline.tiers.tier_folders import stored_bytes, version_name
 from warmstore.pipeline.tiers.tier_overhead import tier_overhead
 
+_WORTH_FILLING = 1.0  # least seconds that other workers must save while cached samples are missing
 _STORED = 0.1  # share of the largest version from which on a version counts as stored
 
 
@@ -111,12 +113,15 @@ def plan(
         if workers is not None:
             break
     best = min(found, key=lambda choice: choice.problem.total(choice.solution) * (1 + 0.01 * choice.workers))
+    filling = best.workers if workers is not None else _fill_workers(found, best, budget)
     notes += plan_notes.of_workers(profile, best.workers, workers, budget, world_size)
     notes += plan_notes.of_varying(profile, deterministic(chain.steps))
     if strategy not in ("none", "page-cache"):
         notes += plan_notes.of_forced(chain.steps, reasons, best.problem, best.solution, budget)
         notes += plan_notes.of_empty_tiers(best.problem, best.solution, budget, best.worker_bytes)
-    return _as_plan(chain, profile, best, budget, where, epochs, world_size, direct_io, strategy, reasons, notes)
+    return _as_plan(
+        chain, profile, best, filling, budget, where, epochs, world_size, direct_io, strategy, reasons, notes
+    )
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,21 @@ class _Choice:
     worker_bytes: int
     problem: PlacementProblem
     solution: Solution
+
+
+def _fill_workers(found: Sequence[_Choice], best: _Choice, budget: Budget) -> int:
+    """Workers while cached samples are missing: those of the fastest uncached epoch that the memory budget holds too.
+
+    Samples are worth many processes to compute, but often none to read.
+    """
+    counts = best.solution.counts
+    if not counts.any():
+        return best.workers
+    spare = free_bytes(best.problem, counts, "memory") + best.worker_bytes if budget.counts_workers else math.inf
+    uncached = {each.workers: nothing(each.problem).cost.epoch for each in found if each.worker_bytes <= spare}
+    fastest = min(uncached, key=uncached.__getitem__, default=best.workers)
+    slow = nothing(best.problem).cost.epoch
+    return fastest if uncached.get(fastest, slow) < slow - _WORTH_FILLING else best.workers
 
 
 def _within(
@@ -210,6 +230,7 @@ def _as_plan(
     chain: Chain,
     profile: Profile,
     best: _Choice,
+    fill_workers: int,
     budget: Budget,
     folder: Path | None,
     epochs: int,
@@ -236,6 +257,7 @@ def _as_plan(
         disk=budget.disk,
         folder=folder,
         workers=best.workers,
+        fill_workers=fill_workers,
         direct_io=direct_io,
         batch_size=profile.batch_size,
         world_size=world_size,
