@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from warmstore.replicate.pull import PullResult
     from warmstore.replicate.push import PushResult
     from warmstore.replicate.record_store import RecordStore
+    from warmstore.replicate.staged_write import StagedWrite
 
 __version__ = "0.1.0"
 
@@ -160,6 +161,7 @@ __all__ = [
     "SchemaMismatch",
     "Sequential",
     "Shuffle",
+    "StagedWrite",
     "StaleCache",
     "Step",
     "StorageError",
@@ -213,6 +215,7 @@ _LAZY = {
     "PullResult": "warmstore.replicate.pull",
     "PushResult": "warmstore.replicate.push",
     "RecordStore": "warmstore.replicate.record_store",
+    "StagedWrite": "warmstore.replicate.staged_write",
     "RowBudget": "warmstore.loading.batch_sizes",
     "Sequential": "warmstore.loading.samplers.sequential",
     "Shuffle": "warmstore.loading.samplers.shuffle",

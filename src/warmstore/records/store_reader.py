@@ -14,10 +14,12 @@ import pyarrow as pa
 
 from warmstore.errors import Closed, ReadOnly
 from warmstore.identity.kinds import Versioned
-from warmstore.records.arrow.arrow_table import typed_table
+from warmstore.records.arrow.arrow_table import typed_rows, typed_table
 from warmstore.records.format.fields import Fields, check_known, field_has_bytes
 from warmstore.records.format.manifest import Manifest
+from warmstore.records.format.value_encoding import raw_rows
 from warmstore.records.gather_results import read, read_with_options
+from warmstore.records.read.chunk_ranges import chunk_ranges
 from warmstore.records.read.gather import Gatherer
 from warmstore.records.read.positions import as_positions, is_positions
 from warmstore.records.read.snapshot import Snapshot
@@ -165,22 +167,42 @@ class StoreReader(Closeable):
         count = len(gathered.data if gathered.data is not None else gathered.spans or ())
         return np.ones(count, bool) if gathered.absent is None else ~gathered.absent
 
+    def chunk_ranges(self, parts: int | None = None) -> list[range]:
+        """Consecutive ranges of positions that cover the committed records, for tasks that read them in parallel.
+
+        A range ends where the rows of one chunk end and those of another begin. After edits some of its records lie in
+        other chunks. No range is empty.
+
+        Args:
+            parts: the wanted number of ranges: equal shares, each cut at the end of a chunk if one is within a quarter
+                of a share. None cuts at all ends of chunks.
+        """
+        self._check_open()
+        return chunk_ranges(self.snapshot, parts)
+
     def to_arrow(
-        self, *, fields: Sequence[str] | None = None, checksums: bool = False, verify: bool = True
+        self,
+        index: Any = None,
+        *,
+        fields: Sequence[str] | None = None,
+        checksums: bool = False,
+        verify: bool = True,
     ) -> pa.Table:
         """The committed records as an Arrow table of typed columns, in their order; pending ones are left out.
 
         Columns are views of the mapped files where Arrow has the same layout. Bools and values of fields with a codec
-        are copied; after edits everything is. `warmstore.records.arrow.arrow_schema` maps fields to Arrow types. A
-        record without a value is null, and so is NaT.
+        are copied; with `index`, and after edits, everything is. `warmstore.records.arrow.arrow_schema` maps fields to
+        Arrow types. A record without a value is null, and so is NaT.
 
         Args:
+            index: an index for `gather`. Only its records are read, copied and checked. None for all records.
             fields: the fields of the table, in order; all by default.
-            checksums: add each field's checksum column, `FIELD::xxh3`.
+            checksums: add each field's checksum column, `FIELD::xxh3`. Not with `index`.
             verify: check every batch against its hash first, once per process.
 
         Raises:
             KeyError: an unknown field.
+            PositionError: a position outside the store.
             UnsupportedType: Arrow cannot hold the values of a field; the message names it.
             Damaged: a batch is missing or damaged, or, after edits, a value lies out of bounds.
         """
@@ -190,9 +212,16 @@ class StoreReader(Closeable):
             known = generation.manifest.fields
             names = known if fields is None else fields
             check_known(self.path, names, known)
+            chosen = {name: known[name] for name in names}
+            if index is not None:
+                if checksums:
+                    raise ValueError("checksums of single records are not available: leave out index or checksums")
+                columns = generation.read(names, as_positions(index, generation.snapshot.length))
+                rows = {name: raw_rows(known[name], column) for name, column in zip(names, columns, strict=True)}
+                return typed_rows(rows, chosen)
             stored = generation.to_arrow(verify=verify)
             absent = {name: ~self.present(name) for name in names if not field_has_bytes(known[name])}
-        return typed_table(stored, {name: known[name] for name in names}, checksums=checksums, absent=absent)
+        return typed_table(stored, chosen, checksums=checksums, absent=absent)
 
     def close(self, *, seal: bool = True) -> None:
         """Flush, seal this writer's chunk and close the folder's files. Closing twice is fine.

@@ -93,7 +93,7 @@ def attach(
                     continue
                 with room(chunk.size) if room is not None else contextlib.nullcontext():
                     if local_number is None:
-                        local_number = _create_chunk(folder, log, files)
+                        local_number = create_chunk(folder, log, files)
                         if keep_remote is not None:
                             keep_remote(folder, local_number, chunk, missing)
                         else:
@@ -141,7 +141,7 @@ def _missing(
     return local_number, of_chunk[int(done.sum()) :]
 
 
-def _create_chunk(folder: Path, log: Log, files: Files) -> int:
+def create_chunk(folder: Path, log: Log, files: Files) -> int:
     """Create an empty chunk file under the next free number."""
     first_free = max(last_chunk(log.read(0)), *chunk_numbers(folder), -1) + 1
     for number in itertools.count(first_free):

@@ -130,7 +130,7 @@ def _send(
             chunk = known.get(number)
             if chunk is None or chunk.size != local.ends[number] or verify or not _is_present(chunk, present):
                 async with slots:
-                    data = _mapped(local.chunk_path(number), local.ends[number], files)
+                    data = mapped(local.chunk_path(number), local.ends[number], files)
                     new, hashes = await aside(RemoteChunk.of, data)
                     if not _is_present(new, present) or (verify and not await _is_intact(objects, new)):
                         await objects.put_async(new.object, data)
@@ -155,7 +155,7 @@ async def _is_intact(objects: Objects, chunk: RemoteChunk) -> bool:
     return (await aside(RemoteChunk.of, memoryview(data)))[0] == chunk
 
 
-def _mapped(path: Path, size: int, files: Files) -> memoryview:
+def mapped(path: Path, size: int, files: Files) -> memoryview:
     """The first `size` bytes of a file. The mapping is never closed: requests that outlive an interrupt read it."""
     with opened(path, files) as descriptor:
         if files.size(descriptor) < size:

@@ -55,6 +55,21 @@ def typed_table(
     return pa.Table.from_batches(batches, schema=schema)
 
 
+def typed_rows(rows: Mapping[str, EncodedRows], fields: Fields) -> pa.Table:
+    """A table of decompressed rows of equal number. Tables that are too large for one batch are halved."""
+    try:
+        columns = [typed_column(name, field, rows[name]) for name, field in fields.items()]
+    except _TooManyItems:
+        count = next(iter(rows.values())).count
+        if count < 2:
+            raise
+        halves = [(0, count // 2), (count // 2, count)]
+        return pa.concat_tables(
+            typed_rows({name: part.slice(*half) for name, part in rows.items()}, fields) for half in halves
+        )
+    return pa.Table.from_arrays(columns, schema=typed_schema(fields))
+
+
 def typed_batch(batch: pa.RecordBatch, fields: Fields, schema: pa.Schema | None = None) -> pa.RecordBatch:
     """Convert fields of a batch to typed columns.
 

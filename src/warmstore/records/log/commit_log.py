@@ -249,16 +249,42 @@ class Log:
             raise write_failed(error, self.path) from error
 
     def append_all(self, entries: Entries) -> None:
-        """Commit entries one by one. After a kill only the first few may be there.
+        """Commit all or none of many entries, also if the process is killed or the power fails.
+
+        The entries are written to the copy, and the first of them last: without it the others do not count. The log
+        follows.
 
         Raises:
-            WriteFailed: the disk refused.
+            WriteFailed: the disk refused; none are committed.
             GenerationClosed: the store continues in another generation.
         """
         try:
             with self.locked():
-                for number in range(len(entries)):
-                    self._append_locked(entries[number : number + 1].copy(), sync=number + 1 == len(entries))
+                length = self._committed_length()
+                entries = entries.copy()
+                entries["sequence"] = np.arange(length, length + len(entries))
+                data = entries.tobytes()
+                digest, starts = xxhash.xxh3_64_intdigest, range(0, len(data), SIZE)
+                hashes = [digest(data[at : at + SIZE - 8], self._seed) for at in starts]
+                entries["hash"] = np.array(hashes, np.uint64)
+                data, at = entries.tobytes(), length * SIZE
+                copy = self._copy_descriptor(at)
+                try:
+                    for descriptor, part, offset in (
+                        (copy, data[SIZE:], at + SIZE),
+                        (copy, data[:SIZE], at),
+                        (self._descriptor, data, at),
+                    ):
+                        if part:
+                            write_all(self._files, descriptor, [part], offset)
+                            self._files.sync(descriptor)
+                except OSError:
+                    for descriptor in (self._descriptor, copy):
+                        with contextlib.suppress(OSError):
+                            self._files.truncate(descriptor, at)
+                    if self._copy_is_longer(at):
+                        self._refused = length
+                    raise
         except OSError as error:
             raise write_failed(error, self.path) from error
 
@@ -378,7 +404,10 @@ class Log:
         return length - 1 if torn else length
 
     def _roll_forward(self) -> None:
-        """Append entries that a dead writer had written to the copy alone. Readers since then have seen them."""
+        """Append entries that a dead writer had written to the copy alone. Readers since then have seen them.
+
+        What follows them in the copy is removed: further entries of the dead writer would count after the next one.
+        """
         if self._refused is not None:
             with contextlib.suppress(OSError):
                 # Not if another process has already appended the entry as that of a dead writer.
@@ -396,6 +425,8 @@ class Log:
         if entries:
             write_all(self._files, self._descriptor, [entries], length * SIZE)
             self._files.sync(self._descriptor)
+        if len(entries) < len(copy):
+            self._files.truncate(self._copy_descriptor(0), length * SIZE + len(entries))
 
 
 def create_log(folder: Path, files: Files, data: bytes = b"") -> None:

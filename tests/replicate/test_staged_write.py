@@ -1,0 +1,236 @@
+"""Staged writes: parts of many tasks, of which one commit makes all or none visible, in order."""
+
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.faults.children import in_child
+from tests.faults.seam import Counting, Killing
+from tests.remote.servers import BUCKET, S3
+from tests.slow import either
+
+import warmstore as ws
+from warmstore.replicate.staged_part import StagedPart
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
+
+FIELDS: dict[str, Any] = {"n": ws.Array("int64"), "b": ws.Bytes("zstd")}
+
+
+def columns(first: int, count: int) -> dict[str, Any]:
+    numbers = np.arange(first, first + count)
+    return {"n": numbers, "b": [b"%d" % number * (number % 9) for number in numbers.tolist()]}
+
+
+def stage(write: ws.StagedWrite, first: int, count: int = 10) -> StagedPart:
+    """A part, as a task of another process writes it: through pickle, in two flushes."""
+    with pickle.loads(pickle.dumps(write)).part() as part:
+        part.extend(columns(first, count - 1))
+        part.append({name: values[-1] for name, values in columns(first, count).items()})
+    assert part.staged is not None
+    return pickle.loads(pickle.dumps(part.staged))
+
+
+def numbers(target: str | Path) -> list[int]:
+    with ws.RecordStore.open(target) as store:
+        values = store.gather(slice(None))
+        expected = [columns(number, 1)["b"][0] for number in values["n"].tolist()]
+        assert [bytes(value) for value in values["b"]] == expected
+        return values["n"].tolist()
+
+
+def expected(*firsts: int) -> list[int]:
+    return [number for first in firsts for number in range(first, first + 10)]
+
+
+@pytest.fixture(params=["folder", "local URL", "s3"])
+def target(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path}/cached")
+    if request.param == "s3":
+        server: S3 = request.getfixturevalue("s3_server")
+        for name, value in server.variables.items():
+            monkeypatch.setenv(name, value)
+        return f"s3://{BUCKET}/{tmp_path.name}"
+    (tmp_path / "team").mkdir()
+    return str(tmp_path / "team" / "s") if request.param == "folder" else f"file://{tmp_path}/team/s"
+
+
+def left_over(tmp_path: Path) -> list[str]:
+    return [path.name for path in (tmp_path / "team").iterdir() if path.name != "s"]
+
+
+def test_parts_appear_together_and_in_the_order_of_the_commit(target: str, tmp_path: Path) -> None:
+    write = ws.StagedWrite(target, fields=FIELDS, metadata={"made": "by tasks"})
+    parts = [stage(write, first) for first in (100, 200, 300)]
+    with pytest.raises((ws.NotAStore, FileNotFoundError)):
+        ws.RecordStore.open(target)
+    again = stage(write, 200)  # a task that ran twice
+    assert write.commit([parts[2], again, parts[0]]) == 30
+    assert numbers(target) == expected(300, 200, 100)
+    with ws.RecordStore.open(target) as store:
+        assert store.metadata == {"made": "by tasks"}
+        assert [len(part) for part in store.chunk_ranges()] == [10, 10, 10]
+    with pytest.raises(ws.StoreExists):
+        ws.StagedWrite(target, fields=FIELDS)
+    if "://" not in target:
+        assert left_over(tmp_path) == []
+        with ws.RecordStore.open(target, "a") as store:  # a store like any other
+            assert store.verify().ok
+            store.append({"n": 7, "b": b""})
+            store.delete(0)
+            store.rebalance()
+            assert store["n"][:3].tolist() == [7, 301, 302]
+
+
+def test_parts_are_appended_to_a_store(target: str) -> None:
+    with ws.StagedWrite(target, fields=FIELDS) as write:
+        write.commit([stage(write, 100)])
+    reader = ws.RecordStore.open(target)
+    one, other = (ws.StagedWrite(target, append=True) for _ in range(2))
+    parts, others = [stage(one, 300), stage(one, 200)], [stage(other, 400)]
+    reader.refresh()
+    assert len(reader) == 10
+    other.commit(others)
+    one.commit(parts)
+    reader.refresh()
+    assert reader["n"][:].tolist() == expected(100, 400, 300, 200)
+    assert numbers(target) == expected(100, 400, 300, 200)
+    reader.close()
+    with pytest.raises(ws.SchemaMismatch, match="fields"):
+        ws.StagedWrite(target, append=True, fields={"n": ws.Array("int32")})
+
+
+def test_an_abort_leaves_nothing(target: str, tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), ws.StagedWrite(target, fields=FIELDS) as write:
+        stage(write, 1 // (stage(write, 100).rows - 10))
+    if "://" not in target:
+        assert left_over(tmp_path) == []
+        with pytest.raises(ws.NotAStore, match="aborted"):
+            write.part()
+    elif target.startswith("file"):
+        left = [path for path in (tmp_path / "team").rglob("*") if path.is_file()]
+        assert left == []
+    with ws.StagedWrite(target, fields=FIELDS) as write:
+        write.commit([stage(write, 200)])
+    assert numbers(target) == expected(200)
+
+
+def test_what_a_remote_commit_leaves_is_what_it_names(tmp_path: Path) -> None:
+    write = ws.StagedWrite(f"file://{tmp_path}/s", fields=FIELDS)
+    parts = [stage(write, first) for first in (100, 100, 200)]
+    with pytest.raises(ZeroDivisionError), write.part() as part:
+        part.extend(columns(0, 1 // 0))
+    write.commit(parts[1:])
+    assert len(list((tmp_path / "s" / "chunks").iterdir())) == 4  # two chunks, and the hashes of their blocks
+    assert not [path for path in (tmp_path / "s" / "staged").rglob("*") if path.is_file()]
+
+
+def test_fields_may_come_from_the_parts_and_must_agree(tmp_path: Path) -> None:
+    write = ws.StagedWrite(tmp_path / "s")
+    with pytest.raises(ws.SchemaMismatch, match="needs fields"):
+        write.part()
+    with pytest.raises(ws.SchemaMismatch, match="nothing was written"):
+        write.commit([])
+    parts = []
+    for kind in ("int64", "int32"):
+        with write.part({"n": ws.Array(kind)}) as part:
+            part.extend({"n": np.arange(3, dtype=kind)})
+        parts.append(part.finish())
+    with pytest.raises(ws.SchemaMismatch, match="part 1 has the fields"):
+        write.commit(parts)
+    assert write.commit(parts[:1]) == 3
+
+
+def test_two_writes_that_create_one_store(tmp_path: Path) -> None:
+    one, other = (ws.StagedWrite(tmp_path / "s", fields=FIELDS) for _ in range(2))
+    one.commit([stage(one, 100)])
+    with pytest.raises(ws.StoreExists), other:
+        other.commit([stage(other, 200)])
+    assert numbers(tmp_path / "s") == expected(100)
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+_TASK = """
+import sys, warmstore as ws, numpy as np, pickle
+write = pickle.loads(bytes.fromhex(sys.argv[1]))
+part = write.part()
+part.extend({"n": np.arange(10), "b": [b""] * 10})
+part._store.flush()
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_task_and_a_killed_write_leave_nothing(tmp_path: Path) -> None:
+    write = ws.StagedWrite(tmp_path / "s", fields=FIELDS)
+    command = [sys.executable, "-c", _TASK, pickle.dumps(write).hex()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == "written\n"
+        task.kill()
+    write.commit([stage(write, 100)])
+    assert numbers(tmp_path / "s") == expected(100)
+
+    begin = (
+        f"import os, warmstore as ws; ws.StagedWrite({str(tmp_path / 't')!r}); os.kill(os.getpid(), {signal.SIGKILL})"
+    )
+    subprocess.run([sys.executable, "-c", begin], check=False)
+    assert len(list(tmp_path.glob(".t.*.staged"))) == 1
+    alive = ws.StagedWrite(tmp_path / "t", fields=FIELDS)
+    ws.StagedWrite(tmp_path / "t", fields=FIELDS).abort()
+    assert len(list(tmp_path.glob(".t.*.staged"))) == 1
+    alive.commit([stage(alive, 100)])
+
+
+@pytest.mark.forks
+@pytest.mark.parametrize("append", [False, True])
+def test_a_commit_killed_at_any_operation_is_there_or_not(append: bool, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+
+    def scenario(files: Counting | Killing) -> ws.StagedWrite:
+        return ws.StagedWrite(path, append=append, fields=FIELDS, files=files)
+
+    def prepare() -> None:
+        for old in tmp_path.iterdir():
+            subprocess.run(["rm", "-rf", old], check=True)
+        if append:
+            with ws.RecordStore.create(path, FIELDS) as store:
+                store.extend(columns(0, 10))
+
+    def commit(files: Counting | Killing, at: int | None = None) -> None:
+        write = scenario(files)
+        parts = [stage(write, first) for first in (100, 200, 300)]
+        if at is not None:
+            files.left = at
+        else:
+            files.seen.clear()
+        write.commit(parts)
+
+    prepare()
+    counting = Counting()
+    commit(counting)
+    before, after = expected(0) if append else [], expected(*([0] if append else []), 100, 200, 300)
+    assert numbers(path) == after
+    found = []
+    last = len(counting.seen) - 8  # the writes of the log, and the rename
+    for at, name in [one for one in enumerate(counting.seen) if one[0] % either(5, 1) == 0 or one[0] > last]:
+        for moment in ("before", "middle", "after") if name == "write" else ("before", "after"):
+            prepare()
+            ended = in_child(lambda say: commit(Killing(1 << 30, moment), at))  # noqa: B023 - called at once
+            assert ended.signal == signal.SIGKILL, (at, name, ended.error)
+            present = numbers(path) if path.exists() else []
+            assert present in (before, after), (at, name, moment)
+            found.append(present == after)
+            with ws.StagedWrite(path, append=path.exists(), fields=FIELDS) as write:
+                write.commit([stage(write, 500)])
+            assert numbers(path) == [*present, *expected(500)], (at, name, moment)
+            with ws.RecordStore.open(path, "a") as store:
+                assert store.verify().ok
+    assert found == sorted(found)
+    assert any(found)
+    assert not all(found)
