@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +84,33 @@ def test_little_room_mixes_steps_and_tiers(tmp_path: Path) -> None:
     assert {place.tier for place in made.placements} == {"memory", "disk"}
     assert made.memory_used <= 1_000_000
     assert made.disk_used <= 1_000_000
+
+
+def measured_twice(found: Profile, seconds: Sequence[Sequence[float]], read: Sequence[float] = (0.0, 0.0)) -> Profile:
+    """A profile of one bucket with other figures by each of two measurements."""
+    stages = []
+    for k, stage in enumerate(found.stages):
+        rounds = tuple((value,) for value in read)
+        stored = {codec: replace(each, read_rounds=rounds) for codec, each in stage.stored.items()}
+        stages.append(replace(stage, stored=stored, seconds_rounds=tuple((each[k],) for each in seconds)))
+    return replace(found, stages=tuple(stages))
+
+
+def test_a_mixed_plan_must_be_faster_by_both_measurements(tmp_path: Path) -> None:
+    told = {"memory": budget_for(1_000_000), "disk": budget_for(1_000_000), "folder": tmp_path}
+    chain, found = pipeline(1000, 2).chain, profile([0, 0.002, 0.002], [100, 1000, 4000])
+    agreed = measured_twice(found, [(0, 0.0021, 0.0019), (0, 0.0019, 0.0021)])
+    assert {place.step for place in plan(chain, agreed, **told).placements} == {1, 2}
+    doubtful = measured_twice(found, [(0, 0.004, 0.0), (0, 0.0, 0.004)])
+    assert plan(chain, doubtful, **told).placements == plan(chain, doubtful, **told, strategy="single").placements
+    assert len({place.step for place in plan(chain, doubtful, **told).placements}) == 1
+
+
+def test_more_workers_must_be_faster_by_both_measurements() -> None:
+    chain = pipeline(1000, 1).chain
+    found = profile([0, 0.01], [100, 4000], workers=[1, 2], read=0.001, overhead=0.0001, delivery=0.0001)
+    assert plan(chain, measured_twice(found, [(0, 0.01)] * 2, [0.001, 0.001]), memory="1GB").workers == 2
+    assert plan(chain, measured_twice(found, [(0, 0.01)] * 2, [0.001, 0.0]), memory="1GB").workers == 0
 
 
 def test_nothing_after_a_random_step_is_cached() -> None:
@@ -313,6 +341,6 @@ def test_joint_plans_are_within_budgets_and_never_worse(found: Profile, share: f
     for strategy in ("sequential", "single", "presto", "none"):
         other = plan(pipe.chain, found, **told, strategy=strategy)
         ours, theirs = (one.epoch_seconds * 30 + one.build_seconds for one in (made, other))
-        # 3 % for one step, 0.3 % for more samples and fewer bytes, 1 % a worker for fewer workers, and where nearly
-        # all is cached a few samples' rounding.
-        assert ours <= 1.063 * theirs + 30 * 10 * 0.06, strategy
+        # 3 % for one step, 5 % for fewer workers, 0.3 % for more samples and fewer bytes, and where nearly all is
+        # cached a few samples' rounding.
+        assert ours <= 1.03 * 1.05 * 1.003 * theirs + 30 * 10 * 0.06, strategy

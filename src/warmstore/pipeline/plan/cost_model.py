@@ -5,7 +5,7 @@ through the steps after k. Both take CPU seconds and seconds of waiting for a di
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -147,6 +147,16 @@ def candidates_of(
                 reasons[k] = "reading it back costs more than computing it"
             found += useful
     return _folded(found, steps, reasons), tuple(reasons)
+
+
+def as_measured(candidates: Sequence[Candidate], profile: Profile) -> list[Candidate]:
+    """Candidates with the seconds of another measurement of the same pipeline."""
+    done = np.array([stage.seconds for stage in profile.stages]).cumsum(0)
+    return [
+        replace(each, saved=done[place.step] - np.array(profile.stages[place.step].stored[place.codec].read))
+        for each in candidates
+        for place in [each.placement]
+    ]
 
 
 def _shrinking(stored: Mapping[str, StoredStage]) -> list[Codec]:

@@ -30,7 +30,8 @@ class PlacementProblem:
 
     forced: which candidates belong to steps that must be cached; they get as many samples as fit before all others.
     closed: which candidates must stay empty. stored: which candidates have samples in the folder already. whole: every
-    sample must be cached. at_least: samples placed already, or None.
+    sample must be cached. at_least: samples placed already, or None. rounds: the same problem as of each of two
+    measurements alone, or ().
     """
 
     counts: Counts
@@ -44,10 +45,15 @@ class PlacementProblem:
     stored: tuple[bool, ...] = ()
     whole: bool = False
     at_least: Counts | None = None
+    rounds: tuple["PlacementProblem", ...] = ()
 
     def total(self, solution: "Solution") -> float:
         """Seconds of all epochs and of the build."""
         return solution.cost.epoch * self.epochs + solution.cost.build
+
+    def totals(self, solution: "Solution") -> list[float]:
+        """`total` by both measurements together, and by each alone."""
+        return [self.total(solution), *(each.total(each.solution(solution.counts)) for each in self.rounds)]
 
     def solution(self, counts: Counts) -> "Solution":
         """Counts [candidates, buckets] with their cost."""

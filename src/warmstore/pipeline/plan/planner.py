@@ -17,7 +17,7 @@ from warmstore.errors import BadRank
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.plan import plan_notes
 from warmstore.pipeline.plan.budgets import Budget, available_on_disk, disk_budget, memory_budget
-from warmstore.pipeline.plan.cost_model import Candidate, candidates_of
+from warmstore.pipeline.plan.cost_model import Candidate, as_measured, candidates_of
 from warmstore.pipeline.plan.load import load_of, page_cache_bytes, worker_bytes
 from warmstore.pipeline.plan.milp import PlacementProblem, Solution, free_bytes
 from warmstore.pipeline.plan.plan import Plan
@@ -28,6 +28,7 @@ from warmstore.pipeline.steps import deterministic
 from warmstore.pipeline.tiers.tier_folders import stored_bytes, version_name
 from warmstore.pipeline.tiers.tier_overhead import tier_overhead
 
+_WORTH_WORKERS = 1.05  # least speedup by more workers
 _WORTH_FILLING = 1.0  # least seconds that other workers must save while cached samples are missing
 _STORED = 0.1  # share of the largest version from which on a version counts as stored
 
@@ -93,9 +94,13 @@ def plan(
     is_warm = strategy != "none" and profile.source_nbytes <= page_cache_bytes(budget)
     candidates, reasons = candidates_of(profile, chain.steps, identities.keepable, is_warm=is_warm)
     stored = _stored(candidates, where, chain) if budget.disk and where is not None else ()
+    rounds = profile.rounds()
     found: list[_Choice] = []
     for count in _worker_counts(profile, workers, world_size):
-        load = load_of(profile, candidates, count, world_size, step_seconds, budget, direct_io, is_warm)
+        loads = [
+            load_of(each, candidates, count, world_size, step_seconds, budget, direct_io, is_warm)
+            for each in (profile, *rounds)
+        ]
         taken = count * world_size * worker_bytes(profile, count)
         if budget.counts_workers and taken > budget.memory and count:
             continue
@@ -104,15 +109,22 @@ def plan(
             candidates,
             max(0, budget.memory - taken),
             budget.disk,
-            load,
+            loads[0],
             epochs,
             tuple(_is_forced(candidate, chain.steps) for candidate in candidates),
             stored=stored,
         )
+        problem = replace(
+            problem,
+            rounds=tuple(
+                replace(problem, candidates=as_measured(candidates, each), load=load)
+                for each, load in zip(rounds, loads[1:], strict=True)
+            ),
+        )
         found.append(_Choice(count, taken, *_within(problem, RULES[strategy], count * world_size)))
         if workers is not None:
             break
-    best = min(found, key=lambda choice: choice.problem.total(choice.solution) * (1 + 0.01 * choice.workers))
+    best = _fastest(found)
     filling = best.workers if workers is not None else _fill_workers(found, best, budget)
     notes += plan_notes.of_workers(profile, best.workers, workers, budget, world_size)
     notes += plan_notes.of_varying(profile, deterministic(chain.steps))
@@ -130,6 +142,20 @@ class _Choice:
     worker_bytes: int
     problem: PlacementProblem
     solution: Solution
+
+
+def _fastest(found: Sequence[_Choice]) -> _Choice:
+    """The choice with the shortest epochs, where more workers are worth it by each measurement.
+
+    Args:
+        found: by ascending numbers of workers.
+    """
+    best, *others = found
+    for other in others:
+        totals = zip(best.problem.totals(best.solution), other.problem.totals(other.solution), strict=True)
+        if all(own > _WORTH_WORKERS * theirs for own, theirs in totals):
+            best = other
+    return best
 
 
 def _fill_workers(found: Sequence[_Choice], best: _Choice, budget: Budget) -> int:

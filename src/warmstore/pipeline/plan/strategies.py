@@ -16,9 +16,10 @@ _WORTH_AGAIN = 1.5  # least speedup of a plan over one with the forms that are s
 def joint(problem: PlacementProblem) -> Solution:
     """One program for both tiers, or one step in one codec if that is nearly as good and keeps as many samples.
 
-    A mixed plan relies on more measurements, each with noise, so it must be faster by `_WORTH`, or keep all samples
-    where one step cannot: then no epoch reads the source. Other steps and codecs than those that are stored on the disk
-    already must be faster by `_WORTH_AGAIN`: they would be computed again, and two profiles of one machine differ.
+    A mixed plan relies on more measurements, each with noise. So it must be faster by `_WORTH` by each of two
+    measurements, or keep all samples where one step cannot: then no epoch reads the source. Other steps and codecs than
+    those that are stored on the disk already must be faster by `_WORTH_AGAIN`: they would be computed again, and two
+    profiles of one machine differ.
     """
     best = _solved(problem)
     ways = [] if any(problem.forced) else [(_WORTH, single(problem))]
@@ -26,14 +27,20 @@ def joint(problem: PlacementProblem) -> Solution:
         known = replace(problem, closed=_not_stored(problem))
         if not any(problem.forced):
             one, mixed = single(known), _solved(known)
-            ways.insert(0, (_WORTH_AGAIN, one if problem.total(one) <= _WORTH * problem.total(mixed) else mixed))
+            ways.insert(0, (_WORTH_AGAIN, mixed if _is_faster(problem, mixed, one, _WORTH) else one))
         else:
             ways.insert(0, (_WORTH_AGAIN, _solved(known)))
     is_whole = best.counts.sum() == problem.counts.sum()
     for worth, way in ways:
-        if problem.total(way) <= worth * problem.total(best) and way.counts.sum() >= is_whole * best.counts.sum():
+        if not _is_faster(problem, best, way, worth) and way.counts.sum() >= is_whole * best.counts.sum():
             return way
     return best
+
+
+def _is_faster(problem: PlacementProblem, one: Solution, other: Solution, worth: float) -> bool:
+    """Whether a solution is more than `worth` times as fast as another, by each measurement."""
+    totals = zip(problem.totals(one), problem.totals(other), strict=True)
+    return all(theirs > worth * own for own, theirs in totals)
 
 
 def sequential(problem: PlacementProblem) -> Solution:

@@ -7,7 +7,7 @@ buckets of nearly equal cost. Figures that vary are means per bucket.
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,13 +21,14 @@ Codec = Literal["raw", "zstd"]
 Tier = Literal["memory", "disk"]
 CODECS: tuple[Codec, ...] = ("raw", "zstd")
 TIERS: tuple[Tier, ...] = ("memory", "disk")
-_FORMAT = 4
+_FORMAT = 5
 
 
 @dataclass(frozen=True)
 class StoredStage:
     """A stage in a record store with one codec. One number per bucket, except `spread`, `per_chunk` and `per_batch`.
 
+    read_rounds: `read` as of two measurements alone, or () for one.
     nbytes: bytes per sample in total. spread: relative standard error of their mean. read: CPU seconds per sample to
     read from memory and decompress. write: CPU seconds per sample to compress and write. per_chunk, per_batch: bytes
     of the header of a chunk and of a batch.
@@ -39,6 +40,7 @@ class StoredStage:
     write: tuple[float, ...]
     per_chunk: float = 0.0
     per_batch: float = 0.0
+    read_rounds: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Stage:
     seconds: CPU seconds of the step (of reading the source, for stage 0). wait: seconds of waiting on top.
     spread: the standard deviation of `seconds` over all samples, in seconds.
     nbytes: bytes of the value in memory. stored: by codec; empty where `trouble` says why it cannot be stored.
+    seconds_rounds: `seconds` as of the first and of the second half of the measured samples, or ().
     warm: those seconds of waiting in which no bytes came from a disk, as of a network; () for none.
     varies: whether the step gave two different values for one sample, and no earlier step did.
     """
@@ -61,6 +64,7 @@ class Stage:
     trouble: str = ""
     varies: bool = False
     warm: tuple[float, ...] = ()
+    seconds_rounds: tuple[tuple[float, ...], ...] = ()
 
     def waiting(self, *, is_warm: bool) -> tuple[float, ...]:
         """Seconds of waiting per bucket; with `is_warm`, those that remain if the page cache has the files."""
@@ -142,6 +146,14 @@ class Profile:
         rate = float(np.interp(workers, counts, [entry.rate for entry in measured]))
         return Scaling(workers, rate, max(entry.nbytes for entry in measured))
 
+    def rounds(self) -> tuple[Self, ...]:
+        """The profile as of each of its two measurements alone; () if it has no two of a figure."""
+        if any(not each.read_rounds for stage in self.stages for each in stage.stored.values()):
+            return ()
+        if any(not stage.seconds_rounds for stage in self.stages):
+            return ()
+        return tuple(replace(self, stages=tuple(_as_of(stage, number) for stage in self.stages)) for number in range(2))
+
     def save(self, path: Path, files: Files | None = None) -> None:
         """Write the profile as JSON, atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,10 +185,20 @@ class Profile:
             return None
 
 
+def _as_of(stage: Stage, number: int) -> Stage:
+    """A stage as of one of its measurements."""
+    stored = {codec: replace(each, read=each.read_rounds[number]) for codec, each in stage.stored.items()}
+    return replace(stage, seconds=stage.seconds_rounds[number], stored=stored)
+
+
 def mean_of(counts: Sequence[int], values: Sequence[float]) -> float:
     """The mean over all samples of a figure per bucket. counts: samples per bucket."""
     return float(np.dot(counts, values)) / max(sum(counts), 1)
 
 
 def _tuples(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    return {name: _tuple(value) for name, value in found.items()}
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(map(_tuple, value)) if isinstance(value, list) else value

@@ -190,7 +190,14 @@ def _calibrated(
     if single is None or not work:
         return stages
     share = float(np.clip((1 / single.rate - overhead - waits) / work, 1 / _MOST_OFF, _MOST_OFF))
-    return tuple(replace(stage, seconds=tuple(share * each for each in stage.seconds)) for stage in stages)
+
+    def scaled(values: Sequence[float]) -> tuple[float, ...]:
+        return tuple(share * each for each in values)
+
+    return tuple(
+        replace(stage, seconds=scaled(stage.seconds), seconds_rounds=tuple(map(scaled, stage.seconds_rounds)))
+        for stage in stages
+    )
 
 
 def _disk(folder: Path, stages: Sequence[Stage], counts: Sequence[int], seconds: float) -> Disk | None:

@@ -283,6 +283,7 @@ def stage_of(
                     measured.trouble = f"there is no room to measure its store: {error}"
             tick(1)
     seconds = np.array(measured.seconds)
+    half = len(seconds) // 2
     return Stage(
         name,
         _means(seconds, where, count),
@@ -293,6 +294,7 @@ def stage_of(
         measured.trouble,
         measured.varies,
         _means(np.array(measured.warm), where, count),
+        tuple(_means(seconds[part], where[part], count) for part in (slice(half), slice(half, None))) if half else (),
     )
 
 
@@ -300,7 +302,7 @@ def _stored(measured: Measured, buckets: Int64, counts: Sequence[int], codec: Co
     schema = SampleSchema.of(
         [(structure, leaves) for _, structure, leaves in measured.kept], codec
     ) or SampleSchema.of_bytes(codec)
-    figures: list[tuple[float, float, float]] = []
+    figures: list[tuple[float, float, float, float, float]] = []
     spread = []
     in_memory = np.array(measured.nbytes, float)
     for bucket, total in enumerate(counts):
@@ -310,14 +312,17 @@ def _stored(measured: Measured, buckets: Int64, counts: Sequence[int], codec: Co
         block = _encoded(schema, values)
         wrote = (time.process_time() - began) / len(values)
         each = _record_bytes(schema.store_fields, block)
-        read, written = _read(schema, block, folder.with_name(f"{folder.name}-{bucket}"))
+        reads, written = _read(schema, block, folder.with_name(f"{folder.name}-{bucket}"))
         everywhere = in_memory[buckets == bucket]
         mean, error = _mean_bytes(each, np.array([_nbytes(leaves) for _, leaves in values], float), everywhere, total)
-        figures.append((mean, read, measured.flattening / len(measured.kept) + wrote + written))
+        read, first, last = sorted(reads)[1], reads[0], reads[-1]
+        figures.append((mean, read, first, last, measured.flattening / len(measured.kept) + wrote + written))
         spread.append(error)
-    nbytes, read_all, write = (tuple(column) for column in zip(*figures, strict=True))
+    nbytes, read_all, first_read, last_read, write = (tuple(column) for column in zip(*figures, strict=True))
     per_batch = float(header_size(schema.store_fields))
-    return StoredStage(nbytes, max(spread), read_all, write, float(schema.head_bytes), per_batch)
+    return StoredStage(
+        nbytes, max(spread), read_all, write, float(schema.head_bytes), per_batch, (first_read, last_read)
+    )
 
 
 def _mean_bytes(stored: Floats, in_memory: Floats, everywhere: Floats, total: int) -> tuple[float, float]:
@@ -356,8 +361,8 @@ def _record_bytes(fields: Fields, block: dict[str, EncodedRows]) -> Floats:
     return sizes + rest / count
 
 
-def _read(schema: SampleSchema, block: dict[str, EncodedRows], folder: Path) -> tuple[float, float]:
-    """CPU seconds to read a record, and to write an encoded one."""
+def _read(schema: SampleSchema, block: dict[str, EncodedRows], folder: Path) -> tuple[list[float], float]:
+    """CPU seconds to read a record, of three measurements, and to write an encoded one."""
     count = next(iter(block.values())).count
     with RecordStore.create(folder, schema.store_fields, writer_threads=1) as store:
         began = time.process_time()
@@ -373,9 +378,9 @@ def _read(schema: SampleSchema, block: dict[str, EncodedRows], folder: Path) -> 
             began = time.process_time()
             for rows in batches:
                 schema.decode(store.gather(rows, schema.names))
-            spent.append(time.process_time() - began)
+            spent.append((time.process_time() - began) / count)
     shutil.rmtree(folder)  # the scratch tier has space for one store
-    return sorted(spent)[1] / count, wrote / count
+    return spent, wrote / count
 
 
 def _means(values: np.ndarray[Any, Any], buckets: np.ndarray[Any, Any], count: int) -> tuple[float, ...]:
