@@ -287,9 +287,18 @@ class CachedModule(nn.Module):
 
     def count_missing(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> tuple[int, int]:
         """The number of samples that a call would return, and of those it would compute. Reads and computes nothing."""
-        keys, arguments = self._read(args, kwargs, cache_ids)
-        missing = np.arange(len(keys)) if arguments.open else self._bind(arguments).missing(keys)
+        keys = as_keys(self._ids(cache_ids, args, kwargs))
+        session = self.session_of(*args, cache_ids=cache_ids, **kwargs)
+        missing = np.arange(len(keys)) if session is None else session.missing(keys)
         return len(keys), len(keys.take(missing).distinct()[0])
+
+    def session_of(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> CacheSession | None:
+        """The session that a call would use; None if the batch does not show which arguments are per sample.
+
+        Reads and computes nothing.
+        """
+        _, arguments = self._read(args, kwargs, cache_ids)
+        return None if arguments.open else self._bind(arguments)
 
     def train(self, mode: bool = True) -> Self:
         """Has no effect on the wrapped module, because its outputs depend on its mode."""

@@ -81,6 +81,11 @@ class PartWriter:
         self._store = RecordStore.create(folder, fields, chunk_size=writing.chunk_size, writer_threads=writing.threads)
         self.staged: StagedPart | None = None
 
+    @property
+    def fields(self) -> Fields:
+        """The fields of the part's records."""
+        return self._store.fields
+
     def append(self, record: dict[str, Any]) -> None:
         """`RecordStore.append`."""
         self._store.append(record)
@@ -103,7 +108,7 @@ class PartWriter:
             RemoteUnavailable, RemoteRefused: the remote cannot be written.
         """
         if self.staged is None:
-            fields = self._store.fields
+            fields = self.fields
             self._store.close()
             local = Local.read(self._folder, self._files)
             names = {} if self._send is None else self._send(local)
