@@ -41,11 +41,19 @@ class _TooManyItems(UnsupportedType):
 def typed_table(
     table: pa.Table, fields: Fields, *, checksums: bool = False, absent: Mapping[str, Bools] | None = None
 ) -> pa.Table:
-    """Convert a table of stored columns to typed columns; see `typed_batch`. Batches that are too large are halved.
+    """Convert a table of stored columns to typed columns. Batches that are too large are halved.
 
     Args:
+        table: stored columns (`fields.columns_of`) of at least these fields.
+        fields: the fields of the result, in order.
+        checksums: copy the checksum columns, unchanged.
         absent: for each field whose values take no bytes: bool [n], the records without a value. No stored column has
             this information.
+
+    Raises:
+        UnsupportedType: the values of a field take no bytes, and `absent` does not have it; a time is out of range for
+            its Arrow type; a size of a Ragged value, or the number of its elements, is more than 2**31 - 1.
+        Damaged: a compressed value cannot be decompressed.
     """
     for name, flags in (absent or {}).items():
         rows = EncodedRows(len(flags), np.zeros((len(flags), 0), np.uint8), absent=flags)
@@ -70,27 +78,11 @@ def typed_rows(rows: Mapping[str, EncodedRows], fields: Fields) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=typed_schema(fields))
 
 
-def typed_batch(batch: pa.RecordBatch, fields: Fields, schema: pa.Schema | None = None) -> pa.RecordBatch:
-    """Convert fields of a batch to typed columns.
-
-    Args:
-        batch: stored columns (`fields.columns_of`) of at least these fields.
-        fields: the fields of the result, in order.
-        schema: the `typed_schema` of the result; checksum columns in it are copied unchanged.
-
-    Raises:
-        UnsupportedType: the values of a field take no bytes, and so have no stored column; a time is out of range for
-            its Arrow type; the values of a Ragged field are more than 2**31 - 1, or a size of one is.
-        Damaged: a compressed value cannot be decompressed.
-    """
-    schema = schema or typed_schema(fields)
-    columns = [_column(name, fields[name], batch) if name in fields else batch.column(name) for name in schema.names]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
 def _parts(batch: pa.RecordBatch, fields: Fields, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     try:
-        yield typed_batch(batch, fields, schema)
+        names = schema.names
+        columns = [_column(name, fields[name], batch) if name in fields else batch.column(name) for name in names]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
     except _TooManyItems:
         if batch.num_rows < 2:
             raise
@@ -119,7 +111,7 @@ def typed_column(name: str, field: Field, rows: EncodedRows, form: Form = Form.T
         rows: decompressed.
 
     Raises:
-        UnsupportedType: see `typed_batch`.
+        UnsupportedType: see `typed_table`.
     """
     kind = field_type(field, form)
     if isinstance(field, Array):
