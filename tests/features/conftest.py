@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import warm
 from torch import nn
 
 import warmstore as ws
@@ -49,12 +50,12 @@ def linear():
 
 @pytest.fixture
 def run_script(tmp_path):
-    """Run Python source in a new process and return what it printed."""
+    """Run Python source in a process of its own and return what it printed. `fresh`: in an interpreter of its own."""
 
-    def run(source, folder=tmp_path, status=0, **environment):
+    def run(source, folder=tmp_path, status=0, fresh=False, **environment):
         path = folder / "script.py"
         path.write_text(textwrap.dedent(source))
-        done = subprocess.run(
+        done = (subprocess.run if fresh else warm.run)(
             [sys.executable, str(path), str(folder)],
             capture_output=True,
             text=True,

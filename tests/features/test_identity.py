@@ -520,8 +520,8 @@ for m in (Model(), Bare()):
 
 
 def test_same_in_every_process(run_script):
-    assert run_script(SCRIPT, PYTHONHASHSEED="1") == "0\n0\n"
-    assert run_script(SCRIPT, PYTHONHASHSEED="2") == "2\n2\n"
+    assert run_script(SCRIPT, fresh=True, PYTHONHASHSEED="1") == "0\n0\n"
+    assert run_script(SCRIPT, fresh=True, PYTHONHASHSEED="2") == "2\n2\n"
 
 
 def test_code_that_draws_where_it_is_not_called(tmp_path):

@@ -48,7 +48,7 @@ ENDS = {
 @pytest.mark.parametrize("end", thinned(5, ENDS))
 def test_rows_pending_at_exit(run_script, end):
     status = {"exception": 1, "keyboard": -2}.get(end, 0)
-    run_script(COMMON + f"module = open_module()\ncall(module, range(5))\n{ENDS[end]}\n", status=status)
+    run_script(COMMON + f"module = open_module()\ncall(module, range(5))\n{ENDS[end]}\n", status=status, fresh=True)
     run_script(COMMON + "module = open_module()\ncall(module, range(5))\nassert Double.rows == 0\n")
 
 

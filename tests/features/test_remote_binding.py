@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests import warm
 from tests.remote.conftest import s3_proxy, s3_server
 from tests.remote.proxy import Proxy
 from tests.remote.servers import BUCKET, S3, s3_variables
@@ -57,7 +58,7 @@ def test_two_hosts_fill_one_cache(url: str, tmp_path: Path) -> None:
             assert has(cache, range(1000))
     """
     hosts = [
-        subprocess.Popen(
+        warm.popen(
             [sys.executable, "-c", program, url, str(tmp_path / f"host{first}"), str(first)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -165,7 +166,7 @@ def test_what_a_program_computed_is_pushed_when_it_ends_without_close(url: str, 
         fill(cache, range(50))
     """
     command = [sys.executable, "-c", program, url, str(tmp_path / "a")]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    done = warm.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     with ws.FeatureCache(url, "net/1", cache_dir=tmp_path / "b") as cache:
         assert has(cache, range(50))

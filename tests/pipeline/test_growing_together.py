@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 from tests.pipeline.making import watched
 
 from warmstore.storage.disk_usage import folder_bytes
@@ -52,7 +53,7 @@ LISTS = ["0-120", "0-160", "0-200"], ["100-220", "100-260", "100-300"]
 
 
 def started(folder: Path, disk: int, *lists: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return warm.popen(
         [sys.executable, "-c", PROGRAM, str(folder), str(disk), *lists],
         cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import warm
 from tests.pipeline.making import plan_of, same, sample
 from torch.utils.data import DataLoader
 
@@ -271,7 +271,7 @@ def test_a_second_run_tries_again(tmp_path: Path, once: Once) -> None:
 
     def run() -> list[int]:
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        done = subprocess.run(
+        done = warm.run(
             [sys.executable, tmp_path / "program.py", tmp_path], capture_output=True, text=True, env=environment
         )
         assert done.returncode == 0, done.stderr

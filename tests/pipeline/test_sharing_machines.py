@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 from tests.pipeline.making import watched
 from tests.remote.conftest import nginx, s3_proxy, s3_server
 from tests.remote.proxy import FAULTS, Proxy
@@ -104,7 +105,7 @@ class Machine:
     def start(self, *commands: str, samples: tuple[int, int] = (0, COUNT), disk: int = 64 << 20) -> Any:
         root = str(Path(__file__).parents[2])
         arguments = [*map(str, samples), str(disk), *commands]
-        return subprocess.Popen(
+        return warm.popen(
             [sys.executable, str(self.folder / "train.py"), *arguments],
             cwd=self.folder, env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import warm
 from tests.pipeline.making import numbered_files, plan_of
 
 import warmstore as ws
@@ -175,7 +176,7 @@ def run(folder: Path, source: str, *arguments: str, times: int = 1) -> list[list
     path.write_text("\n".join(line.removeprefix("        ") for line in source.splitlines()))
     command = [sys.executable, str(path), *arguments]
     started = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+        warm.popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
         for _ in range(times)
     ]
     found = []

@@ -1,0 +1,262 @@
+"""Processes for programs that need one of their own, without the seconds of imports: forks of a warm interpreter.
+
+`popen` and `run` take what `subprocess.Popen` and `subprocess.run` take. The interpreter has imported torch and
+warmstore and has done nothing with them; it forks a child for each program. The child has the arguments, environment,
+folder and streams that it is given, runs the program as `__main__` and ends as an interpreter does. A fork does not
+show another seed of hashes, other addresses, and what happens while torch is imported. Tests of those start
+interpreters, and the long run of tests starts one for every program.
+"""
+
+import contextlib
+import functools
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+COMMON = ("pytest", "torch", "torch.utils.data", "warmstore", "warmstore.pipeline.pipeline")
+"""What is imported ahead. A program that must not find one of these imported needs an interpreter of its own."""
+
+
+def popen(
+    command: Sequence[Any],
+    *,
+    preload: tuple[str, ...] = COMMON,
+    settings: tuple[tuple[str, str], ...] = (),
+    **options: Any,
+) -> "subprocess.Popen[Any]":
+    """Start a program.
+
+    Args:
+        command: `[sys.executable, ...]`, with a file, `-c` or `-m`, and `-W` before it.
+        preload: modules that the warm interpreter has imported.
+        settings: variables that these modules read as they are imported.
+        options: of `subprocess.Popen`.
+    """
+    from tests.slow import is_long
+
+    if is_long():
+        return subprocess.Popen([*map(str, command)], **options)
+    return _Forked([*map(str, command)], _interpreter(preload, settings), **options)
+
+
+def run(
+    command: Sequence[Any], *, check: bool = False, timeout: float | None = None, **options: Any
+) -> "subprocess.CompletedProcess[Any]":
+    """Run a program to its end, as `subprocess.run` does."""
+    given = options.pop("input", None)
+    if given is not None:
+        options["stdin"] = subprocess.PIPE
+    if options.pop("capture_output", False):
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with popen(command, **options) as process:
+        try:
+            out, err = process.communicate(given, timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+class _Forked(subprocess.Popen):  # type: ignore[type-arg]
+    """A child of a warm interpreter. The interpreter is its parent, and sends the status with which it ends."""
+
+    def __init__(self, command: list[str], interpreter: "_Interpreter", **options: Any) -> None:
+        self._interpreter = interpreter
+        self._status: io.FileIO | None = None
+        super().__init__(command, **options)
+
+    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *rest: Any) -> None:
+        _, _, cwd, env, _, _, _, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = rest[:13]
+        assert preexec_fn is None
+        task = {
+            "command": args,
+            "cwd": str(Path(cwd or ".").resolve()),
+            "environment": dict(os.environ if env is None else env),
+            "session": bool(rest[18]),
+        }
+        streams = [given if given >= 0 else own for given, own in ((p2cread, 0), (c2pwrite, 1), (errwrite, 2))]
+        self.pid, self._status = self._interpreter.fork(task, streams)
+        for theirs, ours in ((p2cread, p2cwrite), (c2pwrite, c2pread), (errwrite, errread)):
+            if theirs >= 0 and ours >= 0:
+                os.close(theirs)
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        assert self._status is not None
+        if wait_flags & os.WNOHANG and not select.select([self._status], [], [], 0)[0]:
+            return 0, 0
+        (status,) = struct.unpack("<q", self._status.read(8) or b"\0\1\0\0\0\0\0\0")  # the interpreter has died
+        self._status.close()
+        return self.pid, status
+
+    def _internal_poll(self, *ignored: Any, **also: Any) -> int | None:
+        if self.returncode is None and self._waitpid_lock.acquire(blocking=False):
+            try:
+                pid, status = self._try_wait(os.WNOHANG)
+                if pid:
+                    self._handle_exitstatus(status)
+            finally:
+                self._waitpid_lock.release()
+        return self.returncode
+
+
+class _Interpreter:
+    """A process that imports modules and forks children. It ends with this process."""
+
+    def __init__(self, preload: tuple[str, ...], settings: dict[str, str]) -> None:
+        self._connection, there = socket.socketpair()
+        names = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        with there:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(there.fileno()), *preload],
+                stdin=subprocess.DEVNULL,
+                env={**names, "PYTHONHASHSEED": "0", **settings},
+                pass_fds=[there.fileno()],
+            )
+
+    def fork(self, task: dict[str, Any], streams: list[int]) -> tuple[int, io.FileIO]:
+        """Start a child: its process id, and a pipe from which its status comes when it ends."""
+        reading, writing = os.pipe()
+        with tempfile.TemporaryFile() as file, open(writing, "wb"):
+            file.write(json.dumps(task).encode())
+            file.flush()
+            socket.send_fds(self._connection, [b"."], [file.fileno(), writing, *streams])
+            answer = self._connection.recv(8)
+        if not answer:
+            raise RuntimeError("the warm interpreter has died")
+        return struct.unpack("<q", answer)[0], open(reading, "rb", buffering=0)
+
+    def close(self) -> None:
+        self._connection.close()
+        self._process.wait()
+
+
+@functools.cache
+def _interpreter(preload: tuple[str, ...], settings: tuple[tuple[str, str], ...]) -> _Interpreter:
+    return _Interpreter(preload, dict(settings))
+
+
+# In the warm interpreter
+
+
+class _Program(Exception):
+    """Unwinds the child of a fork to the bottom of the stack, where its program runs."""
+
+
+def _serve(connection: socket.socket) -> None:
+    statuses: dict[int, int] = {}
+    waking, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(waking, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *ignored: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        ready, _, _ = select.select([connection, waking], [], [])
+        if waking in ready:
+            os.read(waking, 4096)
+            _reap(statuses)
+        if connection in ready:
+            data, files, _, _ = socket.recv_fds(connection, 1, 5)
+            if not data:
+                return
+            child = os.fork()
+            if not child:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                for descriptor in (waking, wake, connection.detach(), files[1], *statuses.values()):
+                    os.close(descriptor)
+                raise _Program(files[0], files[2:])
+            statuses[child] = files[1]
+            for descriptor in (files[0], *files[2:]):
+                os.close(descriptor)
+            connection.sendall(struct.pack("<q", child))
+
+
+def _reap(statuses: dict[int, int]) -> None:
+    while statuses:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if not child:
+            return
+        with contextlib.suppress(BrokenPipeError), open(statuses.pop(child), "wb", buffering=0) as writing:
+            writing.write(struct.pack("<q", status))  # unless nobody waits for it
+
+
+def _become(task: int, streams: Sequence[int]) -> Callable[[], object]:
+    """Make this process what `command` starts, and return what it runs."""
+    for descriptor, number in zip(streams, range(3), strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    with open(task, "rb") as file:
+        file.seek(0)
+        told = json.load(file)
+    if told["session"]:
+        os.setsid()
+    os.chdir(told["cwd"])
+    os.environ.clear()
+    os.environ.update(told["environment"])
+    executable, *arguments = told["command"]
+    sys.orig_argv[:] = [executable, *arguments]
+    sys.warnoptions[:] = []
+    while arguments[0] == "-W":
+        sys.warnoptions.append(arguments[1])
+        del arguments[:2]
+    warnings.resetwarnings()
+    warnings.filters[:] = _FILTERS
+    warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    importlib.invalidate_caches()
+    main = types.ModuleType("__main__")
+    vars(main)["__builtins__"] = sys.modules["builtins"]
+    sys.modules["__main__"] = main
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    kind, *sys.argv = arguments if arguments[0] in ("-c", "-m") else ["", *arguments]
+    if kind == "-m":
+        sys.path[:] = [told["cwd"], *paths, *_BASE]
+        return functools.partial(runpy._run_module_as_main, sys.argv[0])  # type: ignore[attr-defined]
+    if kind == "-c":
+        text, name, folder = sys.argv[0], "<string>", ""
+        sys.argv[0] = "-c"
+    else:
+        name = sys.argv[0]
+        folder = str(Path(name).resolve().parent)
+        main.__file__ = name
+        text = Path(name).read_text()
+    sys.path[:] = [folder, *paths, *_BASE]
+    return lambda: exec(compile(text, name, "exec", dont_inherit=True), vars(main))
+
+
+if __name__ == "__main__":
+    _BASE, _FILTERS = sys.path[1:], [*warnings.filters]
+    sys.path[:] = _BASE
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    _this = sys.modules["__main__"]  # must live on when the program takes its name
+    try:
+        _serve(socket.socket(fileno=int(sys.argv[1])))
+    except _Program as told:
+        _start = _become(*told.args)
+    else:
+        sys.exit()
+    _start()
