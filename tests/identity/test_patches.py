@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from warmstore.identity import patches
-from warmstore.identity.patches import Patches
+from warmstore.identity.patches import Patches, search
 
 
 def mine(*_: object) -> int:
@@ -24,7 +23,8 @@ def other(*_: object) -> int:
 
 
 def found() -> list[str]:
-    return sorted(place for places in Patches().look().values() for place, _ in places)
+    patches = Patches().look()
+    return sorted(place for name in patches.distributions for place, _ in patches.of(name))
 
 
 def test_functions_come_change_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def test_functions_come_change_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.Linear, "forward", staticmethod(mine))
     assert sorted({*found()} - {*before}) == ["json.dumps", "torch.nn.modules.linear.Linear.forward"]
     monkeypatch.setattr(json, "dumps", other)
-    assert ("json.dumps", other) in Patches().look()["python"]
+    assert ("json.dumps", other) in Patches().look().of("python")
     monkeypatch.undo()
     assert found() == before
 
@@ -50,8 +50,8 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the modules that are searched from now on."""
     found()
     names: list[str] = []
-    search = patches._search
-    monkeypatch.setattr(patches, "_search", lambda name, *others: (names.append(name), search(name, *others))[1])
+    run = search.ModuleSearch.run
+    monkeypatch.setattr(search.ModuleSearch, "run", lambda self: (names.append(self._name), run(self))[1])
     return names
 
 
@@ -101,4 +101,4 @@ def test_modules_that_come(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_none_goes_to_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json, "dumps", lambda value: "")  # which could not be pickled
-    assert pickle.loads(pickle.dumps(Patches().look())) == {}
+    assert pickle.loads(pickle.dumps(Patches().look())).distributions == []

@@ -120,7 +120,7 @@ def walk_over(
         name, ignore, root: As in `identify`.
         watch: Records what to check for changes.
         called: Whether a callable counts by what a call of it does. Otherwise all of it counts.
-        patches: Functions that the program has put into installed modules. None: search for them now.
+        patches: What the program has put into installed modules. None: search for them now.
         settings: Other fields of `WalkSettings`.
     """
     root_path = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links

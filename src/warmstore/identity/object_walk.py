@@ -49,14 +49,18 @@ class ObjectWalk(Walk):
                 self.fact(place + ".<described>", documentation(thing, self.introspects))
 
     def _record_patches(self) -> None:
-        """Record functions that the program has put into the installed packages that the walk met."""
-        for name, patches in sorted((self.settings.patches or {}).items()):
-            if name in self._origins:
-                for shown, function in patches:
-                    place, is_new = self.root(("patch", shown), shown, "", function)
+        """Record what the program has put into the installed packages that the walk met."""
+        if self.settings.patches is None:
+            return
+        done: set[str] = set()
+        while names := sorted(self._origins.keys() - done):  # a patch may lead to other packages
+            for name in names:
+                for shown, value in self.settings.patches.of(name):
+                    place, is_new = self.root(("patch", shown), shown, "", value)
                     if is_new:
-                        self.whole(place, function)
-        self._run_queue()
+                        self.whole(place, value)
+            done.update(names)
+            self._run_queue()
 
     def _record_constructors(self, cls: type) -> None:
         """Record the constructors of a class and of its bases."""

@@ -63,6 +63,14 @@ def origin_of(module: ModuleType) -> Origin:
     return _origin(getattr(module, "__name__", ""), file, hasattr(module, "__path__"))
 
 
+def has_file_of(namespace: dict[str, Any]) -> bool:
+    """Whether a namespace is that of an installed module which has another object in its place."""
+    file = namespace.get("__file__")
+    return (
+        isinstance(file, str) and not _origin(str(namespace.get("__name__")), file, "__path__" in namespace).is_program
+    )
+
+
 def origin_of_name(name: str) -> Origin:
     """Where the module of a name comes from. A name without a module belongs to the program."""
     module = sys.modules.get(name)
@@ -133,8 +141,11 @@ def _origin(name: str, file: str, is_package: bool) -> Origin:
         return Origin(PYTHON, "python", PYTHON_ORIGIN.text, _stdlib()[0])
     folder = top_level_folder(name, file, is_package)
     record = _record_of(folder, file)
+    if record is None and top != name and (package := _file_of(top)):  # a module that a library of C made
+        folder = top_level_folder(top, package, hasattr(sys.modules[top], "__path__"))
+        record = _record_of(folder, file)
     if record is None:
-        return Origin(PROGRAM, name, "", folder)
+        return Origin(PROGRAM, name, "", top_level_folder(name, file, is_package))
     return Origin(INSTALLED, record.name, record.text + record.edited(file), folder)
 
 

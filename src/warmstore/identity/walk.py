@@ -42,7 +42,7 @@ class WalkSettings:
         watch: Records what to check for changes, and remembers the texts of tensors and arrays.
         folders: Whether the files in a folder that an argument names count, if there are at most 256.
         elsewhere: Absolute paths of folders whose files count by other means.
-        patches: Functions that the program has put into installed modules.
+        patches: What the program has put into installed modules.
         draws: Whether the state of a default random generator counts where code draws from it.
     """
 

@@ -76,6 +76,27 @@ _LIBRARY = "def scaled(x):\n    return x * 3\n"
 _DIST = "Metadata-Version: 2.1\nName: madeup\nVersion: {}\n"
 _RECORD = "madeup/__init__.py,sha256={},40\nmadeup-1.0.dist-info/METADATA,,\nmadeup-1.0.dist-info/RECORD,,\n"
 
+_PATCHED = (
+    "LIMIT = 3\n\n\ndef scale(x, by=1):\n    return x * by\n\n\ndef shift(x, by=2):\n    return x + by\n\n\n"
+    "class Scaler:\n    def run(self, x):\n        return scale(x)\n\n\nclass Shifter:\n    def run(self, x):\n"
+    "        return shift(x)\n\n\ndef scaled(x):\n    return Scaler().run(x) * LIMIT\n"
+)
+
+
+def _patch(name: str, before: str, after: str, **options: object) -> ProgramEdit:
+    """A program that patches an installed module, which its step calls."""
+    text = (
+        "import madeup\nfrom unittest import mock\n\n\n"
+        "class Scale:\n    def __init__(self, by):\n        self.by = by\n\n"
+        f"    def __call__(self, x):\n        return x * self.by\n\n\n{before or 'pass'}\n\n\n"
+        "def step(x):\n    return madeup.scaled(x)\n"
+    )
+    files = {"site/madeup/__init__.py": _PATCHED, "site/madeup-1.0.dist-info/METADATA": _DIST.format("1.0"),
+             "site/madeup-1.0.dist-info/RECORD": _RECORD.format("a")}  # fmt: skip
+    options = {"systems": ("step", "module"), "change": after, "site": "site", "files": files} | options
+    return ProgramEdit(f"library patched with {name}", text, before or "pass", after, **options)  # type: ignore[arg-type]
+
+
 EDITS = [
     # How a program gets at a value of a module.
     _read("global", "N"),
@@ -394,6 +415,22 @@ EDITS = [
                 "import madeup\n\n\ndef step(x):\n    return madeup.scaled(x)\n",
                 files={"site-packages/madeup/__init__.py": _LIBRARY},
                 files_new={"site-packages/madeup/__init__.py": _LIBRARY.replace("3", "4")}, site="site-packages"),
+    # What a program puts into installed modules.
+    _patch("a partial over its function", "", "madeup.scale = functools.partial(madeup.scale, by=4)"),
+    _patch("another partial", "madeup.scale = functools.partial(madeup.scale, by=4)",
+           "madeup.scale = functools.partial(madeup.scale, by=5)"),
+    _patch("an object", "madeup.scale = Scale(4)", "madeup.scale = Scale(5)"),
+    _patch("a bound method", "madeup.scale = Scale(4).__call__", "madeup.scale = Scale(5).__call__"),
+    _patch("a mock", "madeup.scale = mock.Mock(side_effect=Scale(4))",
+           "madeup.scale = mock.Mock(side_effect=Scale(5))"),
+    _patch("a method of C", "", "madeup.scale = np.float64(4).__mul__", systems=("step",)),
+    _patch("another of its functions", "", "madeup.scale = madeup.shift"),
+    _patch("a method of another class", "", "madeup.Scaler.run = madeup.Shifter.run"),
+    _patch("another of its classes", "", "madeup.Scaler = madeup.Shifter"),
+    _patch("a subclass", "", "madeup.Scaler = type('Mine', (madeup.Scaler,), {'run': lambda self, x: x * 9})"),
+    _patch("a vectorized function", "", "madeup.scale = np.vectorize(lambda x: x * 4)"),
+    _patch("a setting", "", "madeup.LIMIT = 4"),
+    _patch("another setting", "madeup.LIMIT = 4", "madeup.LIMIT = 5"),
     ProgramEdit("script", "N = 3\n\n\n" + _ADD.format("N"), "N = 3", "N = 4", main="script", change="N = 4"),
     ProgramEdit("function of a script", "def g():\n    return 3\n\n\n" + _ADD.format("g()"), "3", "4", main="script"),
     ProgramEdit("class of a script",

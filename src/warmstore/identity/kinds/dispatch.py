@@ -13,7 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.identity.kinds import arrays, callables, containers, mutable_state, objects, opaque, registered, tables
+from warmstore.identity.kinds import (
+    arrays,
+    callables,
+    containers,
+    mocks,
+    mutable_state,
+    objects,
+    opaque,
+    registered,
+    tables,
+)
 from warmstore.identity.kinds.registry import Rule, inert, rules
 from warmstore.identity.object_state import has_identity, has_plain_state
 from warmstore.identity.places import Place
@@ -87,6 +97,8 @@ def _rule_of_family(kind: type) -> Rule | None:
         return inert
     if (rule_of_table := tables.rule_of_table(kind)) is not None:
         return rule_of_table
+    if mocks.is_mock_class(kind):
+        return mocks.mock
     if objects.has_process_attributes(kind):
         return objects.library_object
     if kind.__name__ == "PjitFunction" and kind.__module__.startswith("jaxlib."):

@@ -8,26 +8,18 @@ is ("model", "width"). The empty chain is any other use of the variable, which m
 from __future__ import annotations
 
 import inspect
-import opcode
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
 
 import xxhash
 
+from warmstore.identity.instructions import Instruction, instructions
+
 Chain = tuple[str, ...]
 WHOLE: Chain = ()
 
-_NAME = opcode.opname
-_CONSTANTS = frozenset(opcode.hasconst)
-_NAMES = frozenset(opcode.hasname)
-_SKIPPED = frozenset(
-    number
-    for number, name in enumerate(_NAME)
-    if name in ("CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "RESUME", "NOT_TAKEN") or name.startswith("INSTRUMENTED")
-)
 _LOCAL = ("FAST", "DEREF", "CELL", "CLOSURE")
 """Parts of the names of instructions whose argument is a local variable."""
 
@@ -35,29 +27,10 @@ _LOADS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _LOADS_LOCAL = ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_BORROW")
 _LOADS_FREE = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _LOADS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
-_PAIRS = {
-    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
-    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": ("LOAD_FAST", "LOAD_FAST"),
-    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
-    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
-}
-"""Instructions that do the work of two, with the names of the two."""
-
 _NEUTRAL_FLAGS = inspect.CO_NESTED | 0x4000000  # CO_HAS_DOCSTRING, from Python 3.13 on
-_SHIFTS = {"LOAD_GLOBAL": 1}
-if sys.version_info >= (3, 12):
-    _SHIFTS |= {"LOAD_ATTR": 1, "LOAD_SUPER_ATTR": 2}
 _OF_CLASS_BODIES = ("__doc__", "__firstlineno__", "__static_attributes__", "__qualname__", "__module__")
 _LOOKS_UP = frozenset(("environ", "environb", "getenv", "getenvb", "import_module", "__import__"))
 _SEES_LOCAL_NAMES = frozenset(("locals", "vars", "dir"))
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One instruction: its name, and the value of its argument."""
-
-    name: str
-    value: object
 
 
 @dataclass(frozen=True)
@@ -110,36 +83,6 @@ def parameters_of(code: CodeType) -> tuple[str, ...]:
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_varnames[:count]
-
-
-def instructions(code: CodeType) -> Iterator[Instruction]:
-    """The instructions of one code object without nested ones, with the values of their arguments."""
-    names = _variables(code)
-    raw = code.co_code
-    extended = 0
-    for at in range(0, len(raw), 2):
-        number, argument = raw[at], raw[at + 1] | extended
-        name = _NAME[number]
-        extended = argument << 8 if name == "EXTENDED_ARG" else 0
-        if number in _SKIPPED:
-            continue
-        if number in _CONSTANTS:
-            yield Instruction(name, code.co_consts[argument])
-        elif number in _NAMES:
-            yield Instruction(name, code.co_names[argument >> _SHIFTS.get(name, 0)])
-        elif name in _PAIRS:
-            first, second = _PAIRS[name]
-            yield Instruction(first, names[argument >> 4])
-            yield Instruction(second, names[argument & 15])
-        elif "FAST" in name or "DEREF" in name or name in ("LOAD_CLOSURE", "MAKE_CELL"):
-            yield Instruction(name, names[argument])
-        else:
-            yield Instruction(name, argument)
-
-
-def _variables(code: CodeType) -> tuple[str, ...]:
-    cells = tuple(name for name in code.co_cellvars if name not in code.co_varnames)
-    return (*code.co_varnames, *cells, *code.co_freevars)
 
 
 class _Reader:

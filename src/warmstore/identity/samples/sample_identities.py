@@ -114,7 +114,7 @@ def identify_samples(
         source: The samples. It has a length and items.
         version, ignore, root, files: As in `identify`.
         folders: Folders in which to look for files that samples name by relative paths.
-        patches: Functions that the program has put into installed modules. None: they do not count.
+        patches: What the program has put into installed modules. None: they do not count.
         known: An earlier result for the same source.
     """
     patches = Patches() if patches is None else patches

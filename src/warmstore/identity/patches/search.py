@@ -1,42 +1,46 @@
-"""Functions that the program has put into installed modules and classes: code runs them without naming the program."""
+"""The patches of all installed modules, found again where something has changed."""
 
 from __future__ import annotations
 
 import atexit
-import gc
 import sys
 import threading
 import warnings
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
 
 from warmstore._native import floor
-from warmstore.identity.origin import WARMSTORE, Origin, origin_of
+from warmstore.identity.origin import PYTHON, WARMSTORE, Origin, origin_of
+from warmstore.identity.patches.candidates import DATA, Candidate, ModuleSearch
 from warmstore.identity.watch import pointers
 
-_Functions = list[tuple[str, FunctionType]]
-_Found = dict[str, _Functions]
 _Module = tuple[str, ModuleType, Origin]
-_COUNT = (FunctionType, staticmethod, classmethod, type, ModuleType)
 
 
-class Patches(_Found):
-    """All functions of the program in installed modules and their classes, by the name of the distribution.
+class Patches:
+    """What the program has put into installed modules and their classes. Empty until `look`; pickles are empty."""
 
-    Each entry is the place of a function and the function. Empty until `look`; pickles are empty.
-    """
+    def __init__(self) -> None:
+        self._by_distribution: dict[str, list[_Searched]] = {}
 
     def look(self) -> Self:
         """Search for them. It takes some milliseconds, so one search serves several identities."""
-        found = _namespaces.patches()
-        self.clear()
-        self.update(found)
+        self._by_distribution = _namespaces.by_distribution()
         return self
+
+    def of(self, distribution: str) -> list[tuple[str, Any]]:
+        """The patches in the modules of a distribution: their places, such as "json.dumps", and values."""
+        return [patch for searched in self._by_distribution.get(distribution, ()) for patch in searched.patches()]
+
+    @property
+    def distributions(self) -> list[str]:
+        """The names of all distributions that have been searched."""
+        return list(self._by_distribution)
 
     def __reduce__(self) -> Any:
         return Patches, ()
@@ -46,18 +50,18 @@ class _Namespaces:
     """The installed modules and their classes, searched module by module.
 
     With PyTorch they hold 100,000 values. A check compares their addresses with those of the last search, in C, and
-    searches a module again only if one of its functions, classes or modules has changed.
+    searches a module again only if one of its functions, classes, objects or settings has changed.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loaded: tuple[int, ...] = ()
         self._modules: dict[str, _Searched] = {}
-        self._found: _Found = {}
-        self._dicts: list[dict[str, Any]] = []  # of all modules
+        self._found: dict[str, list[_Searched]] = {}
+        self._dicts: list[dict[Any, Any]] = []  # of all modules
         self._addresses = np.empty(0, np.uint64)
 
-    def patches(self) -> _Found:
+    def by_distribution(self) -> dict[str, list[_Searched]]:
         with self._lock:
             loaded = tuple(map(id, list(sys.modules.values())))
             if loaded != self._loaded or not floor.same_values(self._dicts, self._addresses):
@@ -79,9 +83,8 @@ class _Namespaces:
         }
         self._found = {}
         for each in self._modules.values():
-            for place, function in each.candidates:
-                if id(function.__globals__) not in installed and _is_programs(function):
-                    self._found.setdefault(each.origin.name, []).append((place, function))
+            if each.choose(installed):
+                self._found.setdefault(each.origin.name, []).append(each)
 
     def forget(self) -> None:
         """Drop all references, so that Python frees modules in its own order when it ends."""
@@ -91,24 +94,40 @@ class _Namespaces:
 class _Searched:
     """A module and its classes, as they were when they were searched.
 
-    candidates: functions that may be the program's, with their places. dicts: what was searched. addresses: uint64 [n],
-    of the values in them.
+    dicts: what was searched. addresses: uint64 [n], of the values in them.
     """
 
     def __init__(self, name: str, module: ModuleType, origin: Origin, installed: set[int]) -> None:
         self.name = name
         self.module = module
         self.origin = origin
+        self._search = ModuleSearch(name, module, installed, is_of_python=origin.kind == PYTHON)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # modules warn of deprecated attributes
-            self.candidates, self.dicts = _search(name, module, installed)
+            self._search.run()
+        self.dicts = self._search.dicts
+        self._chosen: list[Candidate] = []
+        self._patches: list[tuple[str, Any]] | None = None
         self._held: Any = np.empty(0, object)
         with suppress(RuntimeError, ValueError):  # another thread changes a namespace: the next check reads it again
             self._held = self._hold()
         self.addresses = pointers(self._held).view(np.uint64)
 
+    def choose(self, installed: set[int]) -> bool:
+        """Select the candidates that may be patches among the modules that are loaded now. Returns whether any are."""
+        chosen = self._search.chosen(installed)
+        if chosen != self._chosen:
+            self._chosen, self._patches = chosen, None
+        return bool(chosen)
+
+    def patches(self) -> list[tuple[str, Any]]:
+        """The patches in this module, with their places. Reads the code of the module at the first call."""
+        if self._patches is None:
+            self._patches = self._search.confirmed(self._chosen)
+        return self._patches
+
     def has_moved(self) -> bool:
-        """Whether a function, class or module has changed since the search."""
+        """Whether a function, class, object or setting has changed since the search."""
         if floor.same_values(self.dicts, self.addresses):
             return False
         try:
@@ -119,7 +138,15 @@ class _Searched:
             return True
         self._held, self.addresses = now, pointers(now).view(np.uint64)
         changed = np.flatnonzero(pointers(now) != pointers(before))
-        return any(issubclass(type(value), _COUNT) for at in changed for value in (before[at], now[at]))
+        return any(
+            type(value) not in DATA or self._is_setting(at)
+            for at in changed.tolist()
+            for value in (before[at], now[at])
+        )
+
+    def _is_setting(self, at: int) -> bool:
+        own = list(self.dicts[0])
+        return at < len(own) and self._search.is_setting(own[at])
 
     def _hold(self) -> Any:
         values = chain.from_iterable(map(dict.values, self.dicts))
@@ -140,49 +167,7 @@ def _installed(_: tuple[int, ...]) -> tuple[list[_Module], set[int]]:
     modules = [
         (name, module, origin)
         for name, module in list(sys.modules.items())
-        if type(module) is ModuleType and not (origin := origin_of(module)).is_program
+        if isinstance(module, ModuleType) and not (origin := origin_of(module)).is_program
     ]
     others = [entry for entry in modules if entry[2].name != WARMSTORE]
     return others, {id(vars(module)) for _, module, _ in modules}
-
-
-def _search(name: str, module: ModuleType, installed: set[int]) -> tuple[_Functions, list[dict[str, Any]]]:
-    """Search a module and its classes for functions from other namespaces than those of installed modules.
-
-    Args:
-        installed: The ids of the namespaces of installed modules.
-
-    Returns:
-        The functions with their places, and the dicts that were read.
-    """
-    own = vars(module)
-    found: _Functions = []
-    dicts = [own]
-    for attribute, value in list(own.items()):
-        kind = type(value)
-        if kind is FunctionType:
-            namespace = value.__globals__
-            if namespace is not own and id(namespace) not in installed:
-                found.append((f"{name}.{attribute}", value))
-        elif kind is type or isinstance(value, type):
-            members = vars(value)
-            if members.get("__module__") == name:
-                dicts += gc.get_referents(members)  # the dict behind the proxy
-                for label, member in list(members.items()):
-                    kind = type(member)
-                    if kind is staticmethod or kind is classmethod:
-                        member = member.__func__
-                    elif kind is not FunctionType:
-                        continue
-                    namespace = getattr(member, "__globals__", own)
-                    if namespace is not own and id(namespace) not in installed:
-                        found.append((f"{name}.{attribute}.{label}", member))
-    return found, dicts
-
-
-def _is_programs(function: FunctionType) -> bool:
-    """Whether a function is the program's. Libraries make functions from text, too, in namespaces of their own."""
-    if not function.__code__.co_filename.startswith("<"):
-        return True
-    module = sys.modules.get(str(function.__globals__.get("__name__")))
-    return module is not None and vars(module) is function.__globals__  # a notebook's cell

@@ -1,0 +1,253 @@
+"""Values in an installed module and its classes that may be patches of the program.
+
+A value is a patch if it holds code of the program: a function, a class, an object of a class, or a partial, method,
+property, cache or wrapper around one. So is a mock. A value of installed code is one if the code of the module cannot
+have bound it: `numpy.sum = numpy.mean`, a partial over the function that was there, another number in a setting.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import operator
+import sys
+from dataclasses import dataclass
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    FunctionType,
+    GenericAlias,
+    GetSetDescriptorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    UnionType,
+    WrapperDescriptorType,
+)
+from typing import Any
+
+from warmstore.identity.object_state import is_made_in_python
+from warmstore.identity.origin import has_file_of
+from warmstore.identity.patches.bindings import Bindings, bindings_of
+from warmstore.identity.patches.parts import WRAPPERS, has_name, is_bound, is_mock, parts_of, registry_of, wrapped_by
+
+_SCALARS = frozenset((int, float, str, bytes, bool, type(None), complex))
+DATA = _SCALARS | frozenset(
+    (tuple, list, dict, set, frozenset, object, GenericAlias, UnionType, MappingProxyType, type(NotImplemented),
+     type(...), GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType,
+     ClassMethodDescriptorType)
+)  # fmt: skip
+"""Types of values that hold no function, or only what C code has put there."""
+
+_SUSPECT = frozenset(
+    (MethodType, MethodWrapperType, functools.partial, functools.partialmethod, operator.itemgetter,
+     operator.attrgetter, operator.methodcaller)
+)  # fmt: skip
+_PASSING = frozenset(
+    ("sys.stdin", "sys.stdout", "sys.stderr", "sys.last_type", "sys.last_value", "sys.last_exc", "sys.last_traceback",
+     "builtins._", "multiprocessing.process._current_process", "multiprocessing.process._parent_process")
+)  # fmt: skip
+"""Places of objects that decide no results. Programs and Python itself put objects of programs there."""
+
+_INERT = frozenset(
+    ("inspect", "warnings", "logging", "traceback", "threading", "asyncio", "socket", "ssl", "select", "selectors",
+     "subprocess", "multiprocessing", "unittest", "linecache", "importlib", "pkgutil", "signal", "sys", "site",
+     "typing", "concurrent", "http", "urllib", "tempfile", "pdb", "doctest", "abc", "ast", "dis", "contextvars")
+)  # fmt: skip
+"""Modules of Python that libraries patch with functions of their own. This makes no difference to results."""
+
+_LOWER = frozenset(("torchvision._image_backend", "torchvision._video_backend"))
+"""Settings whose names are in lower case."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A value that may be a patch.
+
+    place: The name in its module, or class and name. witness: The function or class in the value that may be the
+    program's. is_sure: Whether it is a patch whatever the code of its module says.
+    """
+
+    place: str
+    value: Any
+    witness: Any = None
+    is_sure: bool = False
+
+
+class ModuleSearch:
+    """A search of one module and its classes.
+
+    Args:
+        installed: The ids of the namespaces of installed modules.
+        is_of_python: Whether the module is one of Python's own. Their constants do not count as settings.
+    """
+
+    def __init__(self, name: str, module: ModuleType, installed: set[int], *, is_of_python: bool) -> None:
+        self._name = name
+        self._top = name.partition(".")[0]
+        self._module = module
+        self._own = vars(module)
+        self._installed = installed
+        self._is_of_python = is_of_python
+        self._candidates: list[Candidate] = []
+        self._classes: set[int] = set()
+        self.dicts: list[dict[Any, Any]] = [self._own]
+
+    def is_setting(self, name: str) -> bool:
+        """Whether a global name is that of a constant, by convention."""
+        if self._is_of_python:
+            return False
+        return (name.isupper() and name != "TYPE_CHECKING") or f"{self._name}.{name}" in _LOWER
+
+    def run(self) -> None:
+        """Collect all candidates, and the dicts that were read."""
+        own, name = self._own, self._name
+        for attribute, value in list(own.items()):
+            kind = type(value)
+            if kind in DATA:
+                if kind in _SCALARS and self.is_setting(attribute):
+                    self._candidates.append(Candidate(attribute, value))
+            elif kind is FunctionType:
+                if value.__globals__ is not own or value.__qualname__ != attribute or value.__closure__ is not None:
+                    self._examine(attribute, value)
+            elif kind is BuiltinFunctionType and value.__name__ == attribute and type(value.__self__) is ModuleType:
+                continue
+            elif isinstance(value, type) and vars(value).get("__module__") == name:
+                self._search_class(value)
+                if value.__name__ != attribute:
+                    self._examine(attribute, value)
+            elif not isinstance(value, ModuleType) and attribute != "__loader__":
+                self._examine(attribute, value)
+
+    def _search_class(self, cls: type) -> None:
+        if id(cls) in self._classes:
+            return
+        self._classes.add(id(cls))
+        members = vars(cls)
+        self.dicts += gc.get_referents(members)  # the dict behind the proxy
+        own, scope = self._own, f"{cls.__qualname__}."
+        for label, member in list(members.items()):
+            kind = type(member)
+            if kind in DATA or kind is BuiltinFunctionType:
+                continue
+            if kind is FunctionType:
+                if member.__globals__ is own and member.__closure__ is None and member.__qualname__ == scope + label:
+                    continue
+            elif isinstance(member, type) and (member.__module__, member.__qualname__) == (self._name, scope + label):
+                self._search_class(member)
+                continue
+            self._examine(scope + label, member, cls)
+
+    def _examine(self, place: str, value: Any, cls: type | None = None) -> None:
+        if f"{self._name}.{place}" in _PASSING or (self._top in _INERT and not _is_function(value)):
+            return
+        if (registry := registry_of(value)) is not None:
+            self.dicts += gc.get_referents(registry)
+        witness = self._witness(value)
+        is_sure = self._top != "unittest" and is_mock(value)
+        if witness is not None or is_sure or self._is_suspect(place, value, cls):
+            self._candidates.append(Candidate(place, value, witness, is_sure))
+
+    def _witness(self, value: Any) -> FunctionType | type | None:
+        """The first function or class in a value that may be the program's."""
+        for part in parts_of(value):
+            if isinstance(part, FunctionType):
+                if id(part.__globals__) not in self._installed:
+                    return part
+            elif self._may_be_programs(part):
+                return part
+        return None
+
+    def _may_be_programs(self, cls: type) -> bool:
+        module = sys.modules.get(cls.__module__) if isinstance(cls.__module__, str) else None
+        if module is None:
+            methods = (each for each in vars(cls).values() if isinstance(each, FunctionType))
+            return any(id(each.__globals__) not in self._installed for each in methods)
+        return id(vars(module)) not in self._installed and is_made_in_python(cls)
+
+    def _is_suspect(self, place: str, value: Any, cls: type | None) -> bool:
+        """Whether others than the module may have put a value of installed code here.
+
+        Reading the code of the module takes a millisecond. It is asked only about values that have the name of
+        something else, come from another package, or wrap a function.
+        """
+        kind, name = type(value), place.rpartition(".")[2]
+        if self._top in _INERT:
+            return False
+        if kind in _SUSPECT or kind.__name__ == "ScriptFunction":
+            return True
+        if kind in WRAPPERS:
+            return any(self._is_suspect(place, part, cls) for part in wrapped_by(value))
+        if kind is FunctionType and "_torchdynamo_orig_callable" in value.__dict__:
+            return not value.__dict__.get("_torchdynamo_disable")  # torch disables methods of its own
+        if cls is not None:
+            return kind is FunctionType and _is_other_method(value, name, cls)
+        if kind is BuiltinFunctionType and is_bound(value):
+            return True
+        if not has_name(value):
+            return callable(value)
+        if self._top in sys.stdlib_module_names:
+            return not self._is_near(value)
+        if value.__name__.strip("_") != name.strip("_"):
+            return True
+        return kind is FunctionType and value.__module__ == self._name and not self._is_near(value)
+
+    def _is_near(self, value: Any) -> bool:
+        """Whether a function or class belongs to the package of the module, or to Python."""
+        module = value.__globals__.get("__name__") if isinstance(value, FunctionType) else None
+        top = str(module or getattr(value, "__module__", None) or self._top).partition(".")[0]
+        return top in (self._top, "typing_extensions") or top in sys.stdlib_module_names
+
+    def chosen(self, installed: set[int]) -> list[Candidate]:
+        """The candidates that may be patches, given the namespaces of the modules that are installed now."""
+        return [
+            each
+            for each in self._candidates
+            if each.witness is None or each.is_sure or _is_programs(each.witness, installed)
+        ]
+
+    def confirmed(self, chosen: list[Candidate]) -> list[tuple[str, Any]]:
+        """The patches among some candidates, with their full places."""
+        bindings: Bindings | None = None
+        if any(each.witness is None and not each.is_sure for each in chosen):
+            bindings = bindings_of(self._module)
+        return [(f"{self._name}.{each.place}", each.value) for each in chosen if not _explained(each, bindings)]
+
+
+def _explained(candidate: Candidate, bindings: Bindings | None) -> bool:
+    if candidate.is_sure or candidate.witness is not None:
+        return False
+    if bindings is None:
+        return True
+    if type(candidate.value) in _SCALARS:
+        return bindings.explains_constant(candidate.place, candidate.value)
+    return bindings.explain(candidate.place, candidate.value)
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(getattr(value, "__func__", value) if isinstance(value, WRAPPERS) else value, FunctionType)
+
+
+def _is_other_method(function: FunctionType, name: str, cls: type) -> bool:
+    """Whether a method was defined under another name, or in a class that is no base."""
+    owner, _, own_name = function.__qualname__.rpartition(".")
+    if not owner or "<locals>" in owner:
+        return False
+    return own_name != name or all(owner != base.__qualname__ for base in cls.__mro__)
+
+
+def _is_programs(witness: FunctionType | type, installed: set[int]) -> bool:
+    """Whether a function or class is the program's. Libraries make functions from text, too, in other namespaces."""
+    if isinstance(witness, type):
+        module = sys.modules.get(witness.__module__)
+        return module is None or id(vars(module)) not in installed
+    namespace = witness.__globals__
+    if id(namespace) in installed or has_file_of(namespace):
+        return False
+    if not witness.__code__.co_filename.startswith("<"):
+        return True
+    module = sys.modules.get(str(namespace.get("__name__")))
+    return module is not None and vars(module) is namespace  # a notebook's cell
