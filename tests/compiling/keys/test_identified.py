@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -156,3 +157,15 @@ def test_plain_arguments_have_nothing_to_watch() -> None:
     assert found.watch is None
     assert found.codes == {}
     assert found.identity.digest == IdentifiedArguments((torch.ones(3),), {}, None, ()).identity.digest
+
+
+def test_patches_of_installed_modules_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced code may run into them without naming them."""
+    identified = Identified(torch.nn.GELU(), None, ())
+    before = identified.identity
+    monkeypatch.setattr(torch.nn.functional, "gelu", partial(torch.nn.functional.gelu, approximate="tanh"))
+    patched = identified.look()
+    assert not patched.unknown
+    assert patched.digest != before.digest
+    monkeypatch.undo()
+    assert identified.look() == before

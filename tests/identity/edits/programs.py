@@ -93,7 +93,7 @@ def _patch(name: str, before: str, after: str, **options: object) -> ProgramEdit
     )
     files = {"site/madeup/__init__.py": _PATCHED, "site/madeup-1.0.dist-info/METADATA": _DIST.format("1.0"),
              "site/madeup-1.0.dist-info/RECORD": _RECORD.format("a")}  # fmt: skip
-    options = {"systems": ("step", "module"), "change": after, "site": "site", "files": files} | options
+    options = {"change": after, "site": "site", "files": files} | options
     return ProgramEdit(f"library patched with {name}", text, before or "pass", after, **options)  # type: ignore[arg-type]
 
 

@@ -68,7 +68,8 @@ class Identified:
         return False
 
     def _look(self) -> Identity:
-        walk = _walk(self._thing, name=self._name, ignore=self._ignore, watch=self._watch)
+        patches = Patches().look()  # code of any installed module may run into them
+        walk = _walk(self._thing, name=self._name, ignore=self._ignore, watch=self._watch, patches=patches)
         self.codes = codes_of(walk.functions)
         self._moves_itself = False
         self._calls_to_see = 2
@@ -116,9 +117,9 @@ def identity_of(thing: Any) -> Identity:
     return identity_of_walk(_walk(thing, name="object"))
 
 
-def _walk(thing: Any, **options: Any) -> Walk:
-    # Changes of installed modules are compared where these modules were traced (`traced.installed_text`).
-    return walk_over(thing, tensors="layout", patches=Patches(), **options)
+def _walk(thing: Any, *, patches: Patches | None = None, **options: Any) -> Walk:
+    # Other changes of installed modules are compared where these modules were traced (`traced.installed_text`).
+    return walk_over(thing, tensors="layout", patches=patches or Patches(), **options)
 
 
 def is_plain(value: object) -> bool:
