@@ -60,7 +60,7 @@ def test_subsets_orders_and_folds_compute_nothing(tmp_path: Path, paths: list[Pa
         assert computed(paths[fold::5], cache) == 0
     assert computed(paths[::-1], cache) == 0
     assert computed(paths + paths[:9], cache) == 0  # oversampled
-    assert computed(list(map(str, paths)), cache) == 0
+    assert computed(list(map(str, paths)), cache) == len(paths)  # a step may tell a str from a path
 
 
 def test_a_sample_has_one_key_whatever_is_beside_it(tmp_path: Path, paths: list[Path]) -> None:

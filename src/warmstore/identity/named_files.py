@@ -26,6 +26,11 @@ _LONGEST = 4096
 _BLOCK = 1 << 20
 _LARGEST_OF_PROGRAM = 16 << 20
 _MOST_LISTED = 256
+_MOST_BELOW = 100_000
+
+
+class TooManyFiles(Exception):
+    """A sample is a folder with more files below it than are examined for each epoch."""
 
 
 def moved_path(text: str, root: str) -> str | None:
@@ -58,6 +63,38 @@ def listing(folder: str) -> str:
     except OSError:
         return ""
     return digest_of("\n".join(sorted(found))) if found else ""
+
+
+def folder_text(folder: str, files: Files, root: str | None) -> str:
+    """The text of a folder as a sample: its path, and the paths, sizes and times or contents of all files below it.
+
+    Raises:
+        TooManyFiles: There are more than 100,000.
+    """
+    absolute = os.path.abspath(folder)  # noqa: PTH100  it must not follow links
+    found: list[str] = []
+    entered: set[tuple[int, int]] = set()
+    for here, folders, names in os.walk(absolute, followlinks=True):
+        folders[:] = [name for name in folders if _is_new(f"{here}/{name}", entered)]
+        for name in names:
+            if (state := stat_of(f"{here}/{name}")) is not None:
+                what = content_of(f"{here}/{name}", state) if files == "content" else state.st_mtime_ns
+                found.append(f"{here[len(absolute) :]}/{name} {state.st_size} {what}")
+        if len(found) > _MOST_BELOW:
+            raise TooManyFiles(
+                f"the folder {folder!r} has more than {_MOST_BELOW:,} files below it, too many to be examined in each "
+                "epoch: make samples of the files"
+            )
+    return f"{_place(absolute, root, ())[0]} folder of {len(found)} {digest_of(chr(10).join(sorted(found)))}"
+
+
+def _is_new(folder: str, entered: set[tuple[int, int]]) -> bool:
+    """Whether a folder was not entered before, under another name or through a link to a folder above."""
+    state = stat_of(folder)
+    key = (0, 0) if state is None else (state.st_dev, state.st_ino)
+    is_new = key not in entered
+    entered.add(key)
+    return is_new
 
 
 def may_be_path(text: str) -> bool:
@@ -117,8 +154,21 @@ class FileStamps:
         """`moved_path` for the root; None without one."""
         return None if self.root is None else partial(moved_path, root=self.root)
 
-    def stamp(self, text: str) -> str:
-        """The text of the file or folder that a string names; "" if it names none."""
+    def once(self) -> Callable[[str], str]:
+        """`stamp` for one pass over samples, of which many may name one folder: it reads each folder once."""
+        return partial(self.stamp, known={})
+
+    def stamp(self, text: str, *, is_sample: bool = False, known: dict[str, str] | None = None) -> str:
+        """The text of the file or folder that a string names; "" if it names none.
+
+        Args:
+            is_sample: The string is a sample: all files below a folder count.
+            known: The string is in a sample: all files below a folder count, unless its path is one word. The texts of
+                the folders that were read already.
+
+        Raises:
+            TooManyFiles: A folder has too many.
+        """
         if not text or len(text) > _LONGEST or "\0" in text or "\n" in text:  # not a call: a million times
             return ""
         found = None
@@ -135,7 +185,13 @@ class FileStamps:
         if self.files == "stat" and self.root is None and stat.S_ISREG(found.st_mode):
             place = "" if text.startswith("/") else os.getcwd()  # noqa: PTH109
             return f"{place} {found.st_size} {found.st_mtime_ns};"
-        return file_text(text, self.files, self.root) + ";"
+        is_in_sample = known is not None and os.sep in text.strip("./")
+        if not stat.S_ISDIR(found.st_mode) or not (is_sample or is_in_sample):
+            return file_text(text, self.files, self.root) + ";"
+        known = {} if known is None else known
+        if text not in known:
+            known[text] = folder_text(text, self.files, self.root)
+        return known[text] + ";"
 
 
 def _place(absolute: str, root: str | None, checkouts: tuple[str, ...]) -> tuple[str, bool]:

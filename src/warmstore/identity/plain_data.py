@@ -24,6 +24,7 @@ import xxhash
 from warmstore.identity.object_state import attributes_of, full_name, slots_of
 
 _LONGEST = 200
+_LONGEST_PATH = 1024  # bytes
 _DEEPEST = 40
 _WORD = 1 << 64
 _SAME_TYPE = 16  # a longer list becomes one text if all items have the same type
@@ -167,6 +168,8 @@ class PlainTexts:
         kind = type(value)
         rule = ATOMS.get(kind)
         if rule is not None:
+            if kind is bytes and 0 < len(value) < _LONGEST_PATH and b"\0" not in value:
+                self.strings.append(value)
             return self.named(value) if kind in NAMES_A_FILE else rule(value)
         if depth > _DEEPEST:
             raise NotPlain

@@ -313,7 +313,7 @@ class Walk(ABC):
         found = []
         for string in strings:
             if type(string) is not str or len(strings) <= EXPANDED or "/" in string or "." in string:
-                text = self._file_text(str(string))
+                text = self._file_text(os.fsdecode(string))
                 found += [text] if text else []
         if found:
             self.fact(place + ".<files>", f"{len(found)} {digest_of(repr(found))}")

@@ -25,6 +25,23 @@ def integer(name: str, value: Any, least: int, most: int) -> int:
     raise ValueError(f"{name} must be an integer from {_power(least)} to {_power(most)}; got {value!r:.80}")
 
 
+def position(index: Any, count: int) -> int:
+    """An index into `count` samples, from 0. A negative one counts from the end.
+
+    Raises:
+        TypeError: it is no integer.
+        IndexError: there is no such sample.
+    """
+    try:
+        at = operator.index(index)
+    except TypeError:
+        hint = ": for several samples use [data[at] for at in range(...)]" if isinstance(index, slice) else ""
+        raise TypeError(f"an index is one integer; got {index!r:.80}{hint}") from None
+    if not -count <= at < count:
+        raise IndexError(f"there are {count:,} samples; got the index {at}")
+    return at % count
+
+
 def set_fields(instance: Any, **values: Any) -> None:
     """Set fields of a frozen dataclass, in its `__post_init__`."""
     for name, value in values.items():

@@ -12,7 +12,7 @@ from warmstore.loading.loader import Loader
 from warmstore.loading.samplers.counter_rng import MOST_SEED
 from warmstore.loading.samplers.sampler import Sampler
 from warmstore.loading.source import cause_of
-from warmstore.loading.validation import integer
+from warmstore.loading.validation import integer, position
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.filling import fill
 from warmstore.pipeline.filters.filtered_chain import FilteredChain
@@ -22,7 +22,7 @@ from warmstore.pipeline.pipeline_dataset import PipelineDataset
 from warmstore.pipeline.pipeline_loader import checked_workers, loader_of
 from warmstore.pipeline.pipeline_source import PipelineSource, uncached_source
 from warmstore.pipeline.plan.plan import Plan
-from warmstore.pipeline.plan_opening import source_of
+from warmstore.pipeline.plan_opening import checked_plan, source_of
 from warmstore.pipeline.profile.profile import Profile
 from warmstore.pipeline.step_identities import Identities
 from warmstore.pipeline.steps import Caching, ChainSettings, OnError, Step, merged, name_of
@@ -197,7 +197,7 @@ class Pipeline(Closeable):
 
     def __getitem__(self, index: int) -> Any:
         """Sample `index` as of epoch 0 with seed 0, uncached."""
-        at = range(len(self))[index]
+        at = position(index, len(self))
         identities = self.identities
         with native_threads(self.chain.settings.threads), identities.calling(), identities.states.making([at]):
             return self.run(self.source[at], at)
@@ -268,6 +268,7 @@ class Pipeline(Closeable):
             NotPicklable: a step cannot be sent to workers that are not forked.
         """
         seed = integer("seed", seed, 0, MOST_SEED)
+        checked_plan(plan, makes_batches=True)
         filled = plan.workers if plan is not None and workers is None else None
         workers = self._workers(plan, workers, start_method)
         source = self._source(plan, seed)
@@ -280,6 +281,7 @@ class Pipeline(Closeable):
         return loader
 
     def _source(self, plan: Plan | None, seed: int) -> PipelineSource:
+        checked_plan(plan)
         if plan is None:
             return uncached_source(self.resolve(), seed)
         return source_of(self.resolve(plan.folder), plan, seed)
@@ -309,7 +311,7 @@ class Pipeline(Closeable):
         Returns:
             How many samples were computed, and how many were cached already.
         """
-        workers = self._workers(plan, workers, start_method)
+        workers = self._workers(checked_plan(plan, makes_batches=True), workers, start_method)
         source = self._source(plan, 0)
         self._hold(source)
         return fill(source, batch_size, workers, start_method, progress)

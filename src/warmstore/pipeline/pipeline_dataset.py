@@ -5,13 +5,15 @@ The data set and its copies in worker processes share the number of the epoch, w
 
 import importlib.util
 import warnings
+from multiprocessing.context import get_spawning_popen
 from typing import Any, final
 
 import numpy as np
 
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.steps.cursor import MOST_EPOCH
-from warmstore.loading.validation import integer
+from warmstore.loading.validation import integer, position
+from warmstore.pipeline.pipeline_loader import check_sent
 from warmstore.pipeline.pipeline_source import PipelineSource
 from warmstore.records.sample_batch import SampleBatch
 from warmstore.storage.lifecycle import Closeable
@@ -76,7 +78,7 @@ class PipelineDataset(Closeable):
             IndexError: the index is outside the data set.
             Exception: any error of the source or of a step.
         """
-        at = range(len(self))[index]
+        at = position(index, len(self))
         return self.__getitems__([at])[0]
 
     def __getitems__(self, indices: Any) -> SampleBatch:
@@ -105,6 +107,8 @@ class PipelineDataset(Closeable):
         """Nothing to do: the source opens its stores again, and the tiers are the parent's."""
 
     def __getstate__(self) -> dict[str, Any]:
+        if get_spawning_popen() is not None:  # a DataLoader starts workers that are not forked
+            check_sent(self._source.steps)
         return {**vars(self), "_shared": _sendable(self._shared)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -63,11 +63,20 @@ def checked_workers(steps: Sequence[Step], workers: int, start_method: str | Non
     """
     workers = integer("workers", workers, 0, 2**16)
     if workers and (start_method or multiprocessing.get_start_method()) != "fork":
-        for step in steps:
-            _check_sent(f"step {step.name!r}", (step.function, step.arguments, step.on_error))
-        for encoder in REGISTRY.registered():
-            _check_sent(f"the encoder of {encoder.name}", encoder)
+        check_sent(steps)
     return workers
+
+
+def check_sent(steps: Sequence[Step]) -> None:
+    """Check that steps and the encoders can be sent to worker processes that are not forked.
+
+    Raises:
+        NotPicklable: one of them cannot.
+    """
+    for step in steps:
+        _check_sent(f"step {step.name!r}", (step.function, step.arguments, step.on_error))
+    for encoder in REGISTRY.registered():
+        _check_sent(f"the encoder of {encoder.name}", encoder)
 
 
 def _check_sent(what: str, content: Any) -> None:
@@ -78,7 +87,7 @@ def _check_sent(what: str, content: Any) -> None:
     except Exception as error:  # pickling runs code of all kinds
         raise NotPicklable(
             f"{what} cannot be sent to worker processes: {error}. Define its function at the top of a module, fork the "
-            "workers (start_method='fork'), or use workers=0"
+            "workers (start_method='fork', multiprocessing_context='fork' of a DataLoader), or use no workers"
         ) from error
 
 

@@ -22,7 +22,7 @@ from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.metering.epoch_meter import EpochMeter, MeterReading
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.stacked_batch import StackedBatch, Uneven, repeated
-from warmstore.pipeline.steps import singles
+from warmstore.pipeline.steps import Step, singles
 from warmstore.pipeline.tiers.sample_store import MISSING, SampleStore
 from warmstore.pipeline.tiers.sample_stores import CacheLayout, SampleStores
 from warmstore.pipeline.tiers.tier_folders import MemoryTier
@@ -86,6 +86,11 @@ class PipelineSource(Source):
     def skipping(self) -> list[str]:
         """The names of the steps that skip samples on which they fail."""
         return self._chain.skipping
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of the pipeline, without filters."""
+        return self._chain.steps
 
     @property
     def has_random_steps(self) -> bool:

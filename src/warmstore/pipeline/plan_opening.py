@@ -176,3 +176,18 @@ def _check(chain: Chain, plan: Plan) -> None:
             raise ValueError("the plan keeps samples on the disk and names no folder; plan again with folder=")
     if planned != steps:
         raise ValueError(f"the plan is for the steps {planned}, and the pipeline has {steps}: plan again")
+
+
+def checked_plan(plan: Any, *, makes_batches: bool = False) -> Any:
+    """The plan, if it is one or None.
+
+    Args:
+        makes_batches: whether the method that takes the plan has a `batch_size` too.
+
+    Raises:
+        TypeError: it is anything else.
+    """
+    if plan is None or isinstance(plan, Plan):
+        return plan
+    hint = f": pass batch_size={plan!r} by name" if makes_batches and isinstance(plan, int) else ""
+    raise TypeError(f"the first argument is a plan, as pipe.plan(...) makes one, or None; got {plan!r:.80}{hint}")

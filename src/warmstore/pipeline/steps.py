@@ -4,6 +4,7 @@ A random step gets a generator seeded by (seed, epoch, sample, step). So its res
 on the order of calls.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -53,7 +54,7 @@ class Step:
     steps for the sample, so `on_error` is no part of the step's identity.
 
     Raises:
-        TypeError: `function` is not callable.
+        TypeError: `function` is not callable, `random` or `batched` is no bool, or `on_error` takes no two arguments.
         ValueError: `cache` or `on_error` is unknown.
     """
 
@@ -70,12 +71,23 @@ class Step:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise TypeError(f"a step is a function of a value; got {self.function!r:.80}")
+        for option, value in (("random", self.random), ("batched", self.batched)):
+            if not isinstance(value, bool):
+                raise TypeError(
+                    f"{option} must be True or False; step {self.name!r} has {value!r:.80}. If an argument of the "
+                    f"function has this name, use args={{{option!r}: ...}}"
+                )
         if self.cache not in get_args(Caching):
             raise ValueError(f"cache must be one of {get_args(Caching)}; step {self.name!r} has {self.cache!r}")
         if self.on_error not in ("raise", "skip") and not callable(self.on_error):
             raise ValueError(
                 f"on_error must be 'raise', 'skip' or a function of the error and the value; step {self.name!r} has "
                 f"{self.on_error!r:.80}"
+            )
+        if callable(self.on_error) and not _takes_two(self.on_error):
+            raise TypeError(
+                f"on_error is called as fn(error, value), with the error and the value that the step got; that of step "
+                f"{self.name!r} cannot take two arguments: {self.on_error!r:.80}"
             )
 
     def __call__(self, value: Any, epoch: int, seed: int, index: int, number: int) -> Any:
@@ -104,6 +116,17 @@ class Step:
             return self.function(columns, **self.arguments)
 
         return call_on_columns(call, columns, len(indices), self.name)
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called with two arguments, as far as its signature tells."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # a function of C without a signature
+        return True
+    return True
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import OrderedDict, namedtuple
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -244,3 +245,25 @@ def test_stacked_is_what_stacking_samples_gives() -> None:
     assert same(schema.stacked(columns), stack(values))
     assert all(map(same, schema.decode(columns), values))
     assert SampleSchema.of_bytes("raw").stacked({"value": []}) is None
+
+
+def test_a_tensor_of_inference_mode_is_one_again() -> None:
+    with torch.inference_mode():
+        made = torch.arange(6.0).reshape(2, 3)
+    value = {"made": made, "rows": made[1:], "other": torch.ones(2), "columns": made.t().clone()}
+    back = from_bytes(to_bytes(*flatten(value)))
+    assert [back[name].is_inference() for name in value] == [True, True, False, False]
+    assert all(same(value[name], back[name]) for name in ("made", "other", "columns"))
+    assert back["rows"].data_ptr() == back["made"][1:].data_ptr()
+    with torch.inference_mode():
+        alone = made.t().clone()
+    assert from_bytes(to_bytes(*flatten(alone))).is_inference()
+
+
+def test_an_array_that_is_tied_to_its_file_is_not_kept(tmp_path: Path) -> None:
+    np.save(tmp_path / "array.npy", np.arange(6))
+    mapped = np.load(tmp_path / "array.npy", mmap_mode="r")
+    for value in (mapped, {"rows": mapped[2:]}):
+        with pytest.raises(UnsupportedType, match=r"is a numpy\.memmap.* return np\.array\(value\)"):
+            flatten(value)
+    assert from_bytes(to_bytes(*flatten(np.asarray(mapped)))).tolist() == mapped.tolist()

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import attrgetter
+from pathlib import PosixPath
 from typing import Any
 
 import numpy as np
 import xxhash
 
 from warmstore._native import floor, threads_for
-from warmstore.identity.named_files import FileStamps
+from warmstore.identity.named_files import FileStamps, TooManyFiles
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 """Hashes of samples, [n, 2]: 128 bits each. With 64, two of 100 million samples share a hash once in 4,000."""
@@ -23,6 +24,7 @@ UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 _AT_ONCE = 1 << 12  # files
 _ONE = np.uint64(1)
 _BYTES = np.uint64(0xB17E5)  # tells bytes from a str of the same content
+_KINDS: dict[type, np.uint64] = {str: np.uint64(0), bytes: np.uint64(0xB17E0), PosixPath: np.uint64(0x9A78)}  # of paths
 
 
 def hashes_of_texts(texts: Sequence[str]) -> UInt64:
@@ -93,24 +95,40 @@ class RowHashes:
 
 @dataclass(frozen=True)
 class PathHashes:
-    """Hashes strings again, and the files that they name, if any."""
+    """Hashes strings, bytes or paths again, and the files that they name, if any.
+
+    kind: The type of all samples.
+    """
 
     files: FileStamps
     are_files: bool
+    kind: type
 
     def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:
-        texts = list(map(str, samples))
-        return self.names(texts), self.stamps(texts) if self.are_files else np.zeros((len(texts), 2), np.uint64)
+        nothing = np.zeros((len(samples), 2), np.uint64)
+        if set(map(type, samples)) - {self.kind}:
+            return nothing, nothing  # the hashes of changed samples
+        texts = self.texts(samples)
+        try:
+            return self.names(texts), self.stamps(texts) if self.are_files else nothing
+        except TooManyFiles:
+            return nothing, nothing
+
+    def texts(self, samples: Sequence[Any]) -> Sequence[str]:
+        """The samples as strings."""
+        return samples if self.kind is str else list(map(os.fsdecode, samples))
 
     def names(self, texts: Sequence[str]) -> UInt64:
         """Hashes of the strings. Paths below the root count relative to it."""
         moved = self.files.moved
-        return hashes_of_texts(texts if moved is None else [moved(text) or text for text in texts])
+        hashes = hashes_of_texts(texts if moved is None else [moved(text) or text for text in texts])
+        hashes ^= _KINDS[self.kind]
+        return hashes
 
     def stamps(self, texts: Sequence[str]) -> UInt64:
         """Hashes of the files."""
         if self.files.files != "stat" or self.files.root is not None or self.files.folders:
-            return hashes_of_states(list(map(self.files.stamp, texts)))
+            return hashes_of_states([self.files.stamp(text, is_sample=True) for text in texts])
         return np.concatenate([self._stamps(texts[at : at + _AT_ONCE]) for at in range(0, len(texts), _AT_ONCE)])
 
     def _stamps(self, texts: Sequence[str]) -> UInt64:
@@ -130,7 +148,7 @@ class PathHashes:
         if not absolute.all():  # relative paths depend on the working directory
             hashes[~absolute] = mixed(hashes[~absolute], hashes_of_texts([os.getcwd()]))  # noqa: PTH109
         others = np.flatnonzero(modes & 0o170000 != stat.S_IFREG)
-        hashes[others] = hashes_of_states([self.files.stamp(texts[at]) for at in others.tolist()])
+        hashes[others] = hashes_of_states([self.files.stamp(texts[at], is_sample=True) for at in others.tolist()])
         return hashes
 
 

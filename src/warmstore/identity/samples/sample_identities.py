@@ -22,7 +22,7 @@ from warmstore.identity.call_effects import effects_of
 from warmstore.identity.identity import Identity, WalkResult, walk_over, walking
 from warmstore.identity.kinds.arrays import is_mapped
 from warmstore.identity.kinds.dispatch import is_simple
-from warmstore.identity.named_files import Files, FileStamps, may_be_path
+from warmstore.identity.named_files import Files, FileStamps, TooManyFiles, may_be_path
 from warmstore.identity.object_state import full_name
 from warmstore.identity.object_walk import ObjectWalk
 from warmstore.identity.patches import Patches
@@ -48,6 +48,7 @@ EachOf = Callable[[Identity], UInt64]
 """Makes the hashes of samples, [n, 2], from the identity of their source."""
 
 _FIRST = 16
+_LONGEST_PATH = 1024
 _AT_ONCE = 1 << 12  # samples whose texts are held at once
 _MOST_FACTS = 500
 _STATE = (".<file>", ".<files>", ".<state>", ".filename")
@@ -124,15 +125,13 @@ def identify_samples(
     if listed is not None and version is None and not ignore:
         if isinstance(listed, np.ndarray):
             return _of_rows(listed)
-        kinds = set(map(type, listed))
-        if kinds <= _PATHS and len(kinds) == 1:
-            return _of_paths(listed if kinds == {str} else list(map(str, listed)), source, stamps)
-        if kinds == {bytes}:
-            hashes, _ = hashes_of_bytes(listed)
-            name = xxhash.xxh3_128(f"{type(source).__name__} of {len(listed)} bytes".encode())
-            name.update(np.ascontiguousarray(hashes).data)
-            return SampleIdentities(name.hexdigest()[:16], hashes, _nothing(), hashes_of_bytes)
-        found = _one_by_one(listed, source, stamps, patches, known)
+        try:
+            found = _of_listed(listed, source, stamps, patches, known)
+        except TooManyFiles as error:
+            walk = ObjectWalk("source")
+            walk.cannot_tell(walk.start, str(error))
+            unknown = WalkResult.of(walk).identity()
+            return SampleIdentities(unknown.digest[:16], np.zeros((count, 2), np.uint64), unknown)
         if found is not None:
             return found
     recorded = _refreshed(known, None)
@@ -144,6 +143,30 @@ def identify_samples(
         identify_samples, version=version, ignore=ignore, root=root, files=files, folders=folders, patches=patches
     )
     return as_a_whole(recorded, _composed(source, parts) or partial(_by_position, count), version)
+
+
+def _of_listed(
+    samples: Sequence[Any], source: Any, stamps: FileStamps, patches: Patches, known: SampleIdentities | None
+) -> SampleIdentities | None:
+    """The identities of the samples of a list; None if the source is to count as a whole.
+
+    Raises:
+        TooManyFiles: A sample is a folder with too many files.
+    """
+    kinds = set(map(type, samples))
+    (kind,) = kinds if len(kinds) == 1 else (None,)
+    if kind in _PATHS or (kind is bytes and any(map(stamps.stamp, filter(None, map(_decoded, samples[:_FIRST]))))):
+        return _of_paths(samples, source, stamps, kind)
+    if kind is bytes:
+        hashes, _ = hashes_of_bytes(samples)
+        name = xxhash.xxh3_128(f"{type(source).__name__} of {len(samples)} bytes".encode())
+        name.update(np.ascontiguousarray(hashes).data)
+        return SampleIdentities(name.hexdigest()[:16], hashes, _nothing(), hashes_of_bytes)
+    return _one_by_one(samples, source, stamps, patches, known)
+
+
+def _decoded(path: bytes) -> str:
+    return os.fsdecode(path) if len(path) < _LONGEST_PATH else ""
 
 
 def _refreshed(known: SampleIdentities | None, classes: Classes | None) -> RecordedIdentity | None:
@@ -219,10 +242,12 @@ def _nothing() -> Identity:
     return WalkResult.of(ObjectWalk("source")).identity()
 
 
-def _of_paths(texts: Sequence[str], source: Any, files: FileStamps) -> SampleIdentities:
-    """The identities of strings and paths, all hashed in one pass, since there may be millions."""
-    first = texts[:_FIRST]
-    look = PathHashes(files, any(map(files.stamp, first)) or any("/" in text and may_be_path(text) for text in first))
+def _of_paths(samples: Sequence[Any], source: Any, files: FileStamps, kind: type) -> SampleIdentities:
+    """The identities of strings, paths or bytes, all hashed in one pass, since there may be millions."""
+    first = list(map(os.fsdecode, samples[:_FIRST]))
+    are_files = any(files.stamp(text, is_sample=True) or ("/" in text and may_be_path(text)) for text in first)
+    look = PathHashes(files, are_files, kind)
+    texts = look.texts(samples)
     hashes = look.names(texts)
     name = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)} texts".encode())
     name.update(hashes.data)
@@ -320,7 +345,7 @@ class _Values:
         nothing = np.zeros((len(samples), 2), np.uint64)
         try:
             texts, states = _texts(samples, plain, self.stamps)
-        except _TooMuchError:
+        except (_TooMuchError, TooManyFiles):
             return nothing, nothing  # the hashes of changed samples
         if plain.cycles or len(plain.classes) > len(self.classes):
             return nothing, nothing
@@ -339,7 +364,7 @@ def _texts(samples: Sequence[Any], plain: PlainTexts, stamps: FileStamps) -> tup
     """
     texts: list[str] = []
     states: list[str] = []
-    strings, stamp = plain.strings, stamps.stamp
+    strings, stamp = plain.strings, stamps.once()
     for sample in samples:
         try:
             text = plain.text(sample)
@@ -347,7 +372,7 @@ def _texts(samples: Sequence[Any], plain: PlainTexts, stamps: FileStamps) -> tup
             strings.clear()
             text = _walked(sample, stamps)
         texts.append(text)
-        states.append("".join([stamp(str(string)) for string in strings]) if strings else "")
+        states.append("".join([stamp(os.fsdecode(string)) for string in strings]) if strings else "")
         strings.clear()
     return texts, states
 

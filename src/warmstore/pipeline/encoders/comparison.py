@@ -43,7 +43,7 @@ class _Comparison:
         self._pairs[pair] = first, second
         if depth > _DEEPEST:
             return f"{_at(path)} is nested too deep to be compared"
-        if kind in (np.ndarray, np.memmap):
+        if kind is np.ndarray:
             return self._of_arrays(first, second, path, depth)
         if is_tensor(first) and first.device.type == "cpu" and not first.is_quantized and not first.is_sparse:
             return self._of_arrays(to_numpy(first.detach()), to_numpy(second.detach()), path, depth)

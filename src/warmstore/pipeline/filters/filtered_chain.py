@@ -1,5 +1,6 @@
 """FilteredChain: a chain and its filters, which are evaluated when the samples are needed for the first time."""
 
+import warnings
 import weakref
 from contextlib import ExitStack
 from functools import cached_property
@@ -104,15 +105,22 @@ class FilteredChain:
                 )
         keys = [key_of(chain.identities.descriptions()) for chain in self._chains]
         if self._resolved is not None:
-            resolved, before, *state = self._resolved
-            if np.array_equal(before, samples) and state == [keys, self._folder]:
+            resolved, known, *state = self._resolved
+            if np.array_equal(known, samples) and state == [keys, self._folder]:
                 return resolved
         with ExitStack() as calls:
             for chain in (self.base, *self._chains):
                 calls.enter_context(chain.identities.calling())  # steps may share what their calls change
             passing = np.arange(len(self.base))
             for each, chain, key in zip(self.filters, self._chains, keys, strict=True):
+                before = len(passing)
                 passing = passing[self._passes(each, chain, key, passing, samples)]
+                if before and not len(passing):
+                    warnings.warn(
+                        f"filter {each.predicate.name!r} passes none of {before:,} samples, so the pipeline is empty",
+                        RuntimeWarning,
+                        stacklevel=3,
+                    )
         self._resolved = self.base.select(passing), samples, keys, self._folder
         return self._resolved[0]
 

@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 
 from warmstore.errors import BadSource
+from warmstore.identity.samples.selected_samples import SelectedSamples
 from warmstore.loading.samplers.counter_rng import Int64, derive_keys
 from warmstore.loading.samplers.permutation import permuted
 from warmstore.pipeline.chain import Chain
@@ -77,7 +78,8 @@ def profile(
         Exception: any error of a step.
     """
     if not len(chain):
-        raise BadSource("the source of this pipeline has no samples")
+        is_filtered = type(chain.source) is SelectedSamples
+        raise BadSource("no sample passes the filters" if is_filtered else "the source of this pipeline has no samples")
     if not (samples is None or samples > 0) or not (seconds is None or seconds > 0):
         raise ValueError(f"samples={samples!r} and seconds={seconds!r} must be above zero")
     if samples is not None:

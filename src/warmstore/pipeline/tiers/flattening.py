@@ -23,7 +23,7 @@ from warmstore.identity.object_state import slots_of
 from warmstore.pipeline.encoders.encoder import Encoder
 from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.tiers.encoded_parts import EncodedPart, check_encoded
-from warmstore.pipeline.tiers.sample_spec import MARKED, NUMBERS, Taken, TreeSpec, nodes_of
+from warmstore.pipeline.tiers.sample_spec import INFERENCE, MARKED, NUMBERS, Taken, TreeSpec, nodes_of
 from warmstore.records.format.array_interop import is_tensor, to_numpy
 from warmstore.records.format.fields import dtype_name, numpy_dtype
 from warmstore.tree.containers import opened, under
@@ -34,7 +34,7 @@ _TEXTS = {bytes: "bytes", bytearray: "bytearray", memoryview: "memoryview", str:
 _PACKED = (np.str_, np.bytes_, np.void)
 _BYTES = ("B", "b", "c")  # formats of memoryviews
 _KEYS = (str, int, bool, type(None))
-_NOT_ENCODED = frozenset({np.ndarray, np.memmap, list, dict, tuple, OrderedDict, bytearray, memoryview})
+_NOT_ENCODED = frozenset({np.ndarray, list, dict, tuple, OrderedDict, bytearray, memoryview})
 
 
 def flatten(value: Any, *, copy: bool = True, outside: Sequence[Any] = ()) -> Taken:
@@ -133,7 +133,7 @@ def _flatten_mutable(value: Any, path: str, flat: _Flat, encoder: Encoder | None
         return ["same", flat.numbers[at], []]
     flat.numbers[at] = len(flat.numbers)
     kind = type(value)
-    is_array = kind in (np.ndarray, np.memmap)
+    is_array = kind is np.ndarray
     if is_array and not value.dtype.hasobject:
         return _flatten_array("array", value, path, flat)
     if encoder is None and is_tensor(value):
@@ -280,7 +280,9 @@ def _flatten_tensor(tensor: Any, path: str, flat: _Flat) -> TreeSpec:
         raise UnsupportedType(f"{_at(path)} is a lazily conjugated or negated tensor; return tensor.resolve_conj()")
     if tensor.is_quantized or tensor.layout != torch.strided:
         raise UnsupportedType(f"{_at(path)} is a {tensor.layout} {tensor.dtype} tensor; only dense ones can be kept")
-    return _flatten_array("tensor", to_numpy(tensor), path, flat)
+    node = _flatten_array("tensor", to_numpy(tensor), path, flat)
+    node[4] = INFERENCE if tensor.is_inference() else node[4]
+    return node
 
 
 def _dtype_of_list(value: list[Any]) -> str | None:
@@ -323,6 +325,8 @@ def _remedy(kind: type) -> str:
     bases = {".".join(type_name(base)) for base in kind.__mro__}
     if "PIL.Image.Image" in bases:
         return "of an image that is tied to its file, return image.copy() or image.convert(...)"
+    if kind is np.memmap:
+        return "of an array that is tied to its file, return np.array(value), or np.asarray(value) for a view"
     return f"ws.register_encoder({kind.__name__}, encode, decode)"
 
 

@@ -21,6 +21,9 @@ FIXED = ("number", "scalar", "str", "surrogates", "bytes", "memoryview")
 """Leaves that are not mutable."""
 
 LEAVES = ("array", "tensor", "packed", "numbers", "bytearray", *FIXED)
+INFERENCE = "inference"
+"""The flag of the node of a tensor that was made in inference mode. That of an array says whether it is read-only."""
+
 MARKED, NOT_MARKED = np.array(True), np.array(False)
 """The first leaf of a spec with marks."""
 

@@ -13,6 +13,7 @@ from warmstore.errors import UnsupportedType
 from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.tiers.sample_spec import (
     FIXED,
+    INFERENCE,
     LEAVES,
     TreeSpec,
     dtype_of,
@@ -192,7 +193,16 @@ def _view(node: TreeSpec, buffers: list[Any]) -> Any:
     array: Any = np.ndarray(
         shape, np.dtype(dtype) if kind == "packed" else numpy_dtype(dtype), buffers[buffer], offset, strides
     )
-    return to_torch(array) if kind == "tensor" else _frozen(array, frozen)
+    return _tensor(array, frozen) if kind == "tensor" else _frozen(array, frozen)
+
+
+def _tensor(array: Any, flag: Any) -> Any:
+    if flag != INFERENCE:
+        return to_torch(array)
+    import torch
+
+    with torch.inference_mode():
+        return to_torch(array)
 
 
 def _frozen(array: Any, frozen: bool) -> Any:
@@ -206,7 +216,7 @@ def _finished(node: TreeSpec, leaf: Any) -> Any:
     if kind == "array":
         return _frozen(ordered(leaf, node), node[4])
     if kind == "tensor":
-        return to_torch(ordered(leaf, node))
+        return _tensor(ordered(leaf, node), node[4])
     if kind == "packed":
         return _frozen(ordered(np.ndarray(leaf.shape[:-1], np.dtype(node[1]), leaf), node), node[4])
     if kind == "number":

@@ -1,0 +1,129 @@
+"""Samples that name files: as str, paths and bytes, alone and within other values, and folders."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.identity import systems
+from tests.pipeline.making import plan_of
+
+import warmstore as ws
+from warmstore.identity import named_files
+
+
+def text_in(path: Any) -> str:
+    return Path(os.fsdecode(path)).read_text()
+
+
+def texts_below(folder: Any) -> str:
+    return "".join(sorted(path.read_text() for path in Path(os.fsdecode(folder)).rglob("*.txt")))
+
+
+def type_of(path: Any) -> str:
+    return type(path).__name__
+
+
+def first(sample: Sequence[Any]) -> str:
+    return texts_below(sample[0])
+
+
+def epoch(samples: list[Any], step: Callable[[Any], Any], folder: Path, **options: Any) -> list[Any]:
+    """The values of one epoch, cached on the disk after the step."""
+    pipe = ws.Pipeline(samples, **options).step(step)
+    plan = plan_of(pipe, [(1, "disk", "raw")], folder=folder)
+    with pipe.loader(plan, batch_size=len(samples), workers=0, sampler=ws.Sequential()) as loader:
+        (batch,) = loader
+    return list(batch)
+
+
+@pytest.mark.parametrize("kind", [str, Path, os.fsencode, lambda path: (os.fsencode(path), 3)])
+def test_a_changed_file_is_read_again(tmp_path: Path, kind: Callable[[Path], Any]) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text("one")
+    step = first if isinstance(kind(path), tuple) else text_in
+    if step is first:
+        path = tmp_path / "folder"
+        path.mkdir()
+        (path / "one.txt").write_text("one")
+    assert epoch([kind(path)], step, tmp_path / "cache") == ["one"]
+    (path / "one.txt" if path.is_dir() else path).write_text("another")
+    assert epoch([kind(path)], step, tmp_path / "cache") == ["another"]
+
+
+def test_bytes_within_a_sample_name_files(tmp_path: Path) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text("one")
+    samples = [{"path": os.fsencode(path), "label": 1}]
+
+    def read(sample: dict[str, Any]) -> str:
+        return text_in(sample["path"])
+
+    assert epoch(samples, read, tmp_path / "cache") == ["one"]
+    path.write_text("another")
+    assert epoch(samples, read, tmp_path / "cache") == ["another"]
+
+
+def test_the_type_of_a_path_counts(tmp_path: Path) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text("one")
+    for kind in (str, Path, os.fsencode, str, os.fsencode, Path):
+        assert epoch([kind(path)], type_of, tmp_path / "cache") == [type(kind(path)).__name__]
+
+
+def test_bytes_that_name_no_file_count_by_content(tmp_path: Path) -> None:
+    images = [os.urandom(2000), b"short", b"\0"]
+    assert epoch(images, len, tmp_path / "cache") == [2000, 5, 1]
+    assert epoch([b"other", *images[:2]], len, tmp_path / "cache") == [5, 2000, 5]
+
+
+@pytest.mark.parametrize("files", ["stat", "content"])
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_all_files_below_a_folder_count(tmp_path: Path, files: str, is_alone: bool) -> None:
+    folder = tmp_path / "video"
+    (folder / "frames").mkdir(parents=True)
+    (folder / "frames" / "0.txt").write_text("a")
+    (folder / "frames" / "again").symlink_to(folder)  # a cycle
+    sample, step = (str(folder), texts_below) if is_alone else ((str(folder), 3), first)
+    assert epoch([sample], step, tmp_path / "cache", files=files) == ["a"]
+    (folder / "frames" / "0.txt").write_text("bc")
+    assert epoch([sample], step, tmp_path / "cache", files=files) == ["bc"]
+    (folder / "frames" / "1.txt").write_text("d")
+    assert epoch([sample], step, tmp_path / "cache", files=files) == ["bcd"]
+    (folder / "frames" / "0.txt").unlink()
+    assert epoch([sample], step, tmp_path / "cache", files=files) == ["d"]
+
+
+def test_an_unchanged_folder_is_found_again(tmp_path: Path) -> None:
+    folder = tmp_path / "video"
+    folder.mkdir()
+    (folder / "0.txt").write_text("a")
+    systems.count_calls()
+
+    def counted(path: str) -> str:
+        return texts_below(systems.called(path))
+
+    assert epoch([str(folder)], counted, tmp_path / "cache") == ["a"]
+    before = systems.calls[0]
+    assert epoch([str(folder)], counted, tmp_path / "cache") == ["a"]
+    assert systems.calls[0] == before > 0
+
+
+def test_too_many_files_below_a_folder_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named_files, "_MOST_BELOW", 2)
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("")
+    for samples in ([str(tmp_path)], [(str(tmp_path), 1)]):
+        trouble = ws.Pipeline(samples).step(first).identities.trouble
+        assert "has more than 2 files below it" in trouble
+        assert not ws.Pipeline(samples, version="1").step(type_of).identities.trouble
+
+
+def test_a_sample_that_changes_its_type_has_changed() -> None:
+    samples: list[Any] = [Path("a"), Path("b")]
+    states = ws.Pipeline(samples).identities.states
+    before = states.look().each.copy()
+    samples[0] = "a"
+    assert not states.are_unchanged(np.arange(1), before).any()
