@@ -119,3 +119,10 @@ def test_a_module_named_as_one_of_pythons(tmp_path: Path, monkeypatch: pytest.Mo
     if kept is not None:
         sys.modules["this"] = kept
     assert found[0] == found[1] != found[2]
+
+
+def test_a_module_that_a_library_of_c_has_made() -> None:
+    """Its name says another folder than that of the file."""
+    torch = pytest.importorskip("torch")
+    for module in (torch._C, torch._C._distributed_c10d):
+        assert (origin.origin_of(module).kind, origin.origin_of(module).name) == ("installed", "torch")

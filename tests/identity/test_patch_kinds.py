@@ -191,6 +191,14 @@ def test_a_fresh_program_has_no_patches(more: str) -> None:
     assert found.stdout == "[]\n"
 
 
+def test_hooks_of_warmstore_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compile cache puts them into torch, and a program may use it later."""
+    before = identify(step)
+    monkeypatch.setattr(functional, "gelu", identify)
+    monkeypatch.setattr(PIL.ImageOps, "crop", identify)
+    assert identify(step) == before
+
+
 def test_streams_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before = identify(step)
     monkeypatch.setattr(sys, "stdout", Scaled())

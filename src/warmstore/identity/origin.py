@@ -33,6 +33,7 @@ _RULES = 1
 _CODE = (".py", ".so", ".pyd", ".dylib")
 _MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 _MOST_PARENTS = 4
+_MOST_PARENTS_INSTALLED = 8
 _FEW = 16
 
 
@@ -141,11 +142,13 @@ def _origin(name: str, file: str, is_package: bool) -> Origin:
         return Origin(PYTHON, "python", PYTHON_ORIGIN.text, _stdlib()[0])
     folder = top_level_folder(name, file, is_package)
     record = _record_of(folder, file)
-    if record is None and top != name and (package := _file_of(top)):  # a module that a library of C made
-        folder = top_level_folder(top, package, hasattr(sys.modules[top], "__path__"))
-        record = _record_of(folder, file)
+    if record is None:  # it has a name of its own: a module that a library of C made, or a copy within a package
+        for parent in list(Path(file).parents)[:_MOST_PARENTS_INSTALLED]:
+            if _infos(str(parent)) and (record := _record_of(str(parent), file)) is not None:
+                folder = str(parent)
+                break
     if record is None:
-        return Origin(PROGRAM, name, "", top_level_folder(name, file, is_package))
+        return Origin(PROGRAM, name, "", folder)
     return Origin(INSTALLED, record.name, record.text + record.edited(file), folder)
 
 

@@ -30,7 +30,7 @@ from types import (
 from typing import Any
 
 from warmstore.identity.object_state import is_made_in_python
-from warmstore.identity.origin import has_file_of
+from warmstore.identity.origin import WARMSTORE, has_file_of
 from warmstore.identity.patches.bindings import Bindings, bindings_of
 from warmstore.identity.patches.parts import WRAPPERS, has_name, is_bound, is_mock, parts_of, registry_of, wrapped_by
 
@@ -55,9 +55,15 @@ _PASSING = frozenset(
 _INERT = frozenset(
     ("inspect", "warnings", "logging", "traceback", "threading", "asyncio", "socket", "ssl", "select", "selectors",
      "subprocess", "multiprocessing", "unittest", "linecache", "importlib", "pkgutil", "signal", "sys", "site",
-     "typing", "concurrent", "http", "urllib", "tempfile", "pdb", "doctest", "abc", "ast", "dis", "contextvars")
+     "typing", "concurrent", "http", "urllib", "tempfile", "pdb", "doctest", "abc", "ast", "dis", "contextvars",
+     "os", "posix")
 )  # fmt: skip
 """Modules of Python that libraries patch with functions of their own. This makes no difference to results."""
+
+_KEEPERS = frozenset(
+    ("threading", "logging", "multiprocessing", "sys", "warnings", "unittest", "concurrent", "asyncio", "signal")
+)
+"""Modules of Python that keep objects of programs. Functions of programs count there."""
 
 _LOWER = frozenset(("torchvision._image_backend", "torchvision._video_backend"))
 """Settings whose names are in lower case."""
@@ -142,7 +148,7 @@ class ModuleSearch:
             self._examine(scope + label, member, cls)
 
     def _examine(self, place: str, value: Any, cls: type | None = None) -> None:
-        if f"{self._name}.{place}" in _PASSING or (self._top in _INERT and not _is_function(value)):
+        if f"{self._name}.{place}" in _PASSING or (self._top in _KEEPERS and not _is_function(value)):
             return
         if (registry := registry_of(value)) is not None:
             self.dicts += gc.get_referents(registry)
@@ -175,7 +181,7 @@ class ModuleSearch:
         something else, come from another package, or wrap a function.
         """
         kind, name = type(value), place.rpartition(".")[2]
-        if self._top in _INERT:
+        if self._top in _INERT or _is_of_warmstore(value):
             return False
         if kind in _SUSPECT or kind.__name__ == "ScriptFunction":
             return True
@@ -225,6 +231,11 @@ def _explained(candidate: Candidate, bindings: Bindings | None) -> bool:
     if type(candidate.value) in _SCALARS:
         return bindings.explains_constant(candidate.place, candidate.value)
     return bindings.explain(candidate.place, candidate.value)
+
+
+def _is_of_warmstore(value: Any) -> bool:
+    """Whether a value is a hook that warmstore has put into a library."""
+    return isinstance(value, FunctionType) and str(value.__globals__.get("__name__")).partition(".")[0] == WARMSTORE
 
 
 def _is_function(value: Any) -> bool:
