@@ -6,7 +6,7 @@ import opcode
 import sys
 from collections.abc import Iterator
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _NAME = opcode.opname
 _CONSTANTS = frozenset(opcode.hasconst)
@@ -36,29 +36,60 @@ class Instruction(NamedTuple):
     value: object
 
 
+_CONSTANT, _OF_NAME, _PAIR, _LOCAL, _OTHER, _EXTENDED = range(6)
+
+
+def _kind_of(number: int) -> int | None:
+    name = _NAME[number]
+    if name == "EXTENDED_ARG":
+        return _EXTENDED
+    if number in _SKIPPED:
+        return None
+    if number in _CONSTANTS:
+        return _CONSTANT
+    if number in _NAMES:
+        return _OF_NAME
+    if name in _PAIRS:
+        return _PAIR
+    is_local = "FAST" in name or "DEREF" in name or name in ("LOAD_CLOSURE", "MAKE_CELL")
+    return _LOCAL if is_local else _OTHER
+
+
+_KINDS = [_kind_of(number) for number in range(len(_NAME))]
+_SHIFT = [_SHIFTS.get(name, 0) for name in _NAME]
+
+
 def instructions(code: CodeType) -> Iterator[Instruction]:
     """The instructions of one code object without nested ones, with the values of their arguments."""
-    names = _variables(code)
+    return map(Instruction._make, decoded(code))
+
+
+def decoded(code: CodeType) -> Iterator[tuple[str, Any]]:
+    """The same as bare tuples, in half the time."""
+    variables, constants, names = _variables(code), code.co_consts, code.co_names
     raw = code.co_code
     extended = 0
-    for at in range(0, len(raw), 2):
-        number, argument = raw[at], raw[at + 1] | extended
-        name = _NAME[number]
-        extended = argument << 8 if name == "EXTENDED_ARG" else 0
-        if number in _SKIPPED:
+    for number, argument in zip(raw[::2], raw[1::2], strict=True):
+        kind = _KINDS[number]
+        if kind is None:
+            extended = 0
             continue
-        if number in _CONSTANTS:
-            yield Instruction(name, code.co_consts[argument])
-        elif number in _NAMES:
-            yield Instruction(name, code.co_names[argument >> _SHIFTS.get(name, 0)])
-        elif name in _PAIRS:
-            first, second = _PAIRS[name]
-            yield Instruction(first, names[argument >> 4])
-            yield Instruction(second, names[argument & 15])
-        elif "FAST" in name or "DEREF" in name or name in ("LOAD_CLOSURE", "MAKE_CELL"):
-            yield Instruction(name, names[argument])
+        argument |= extended
+        extended = 0
+        if kind == _CONSTANT:
+            yield _NAME[number], constants[argument]
+        elif kind == _OF_NAME:
+            yield _NAME[number], names[argument >> _SHIFT[number]]
+        elif kind == _LOCAL:
+            yield _NAME[number], variables[argument]
+        elif kind == _OTHER:
+            yield _NAME[number], argument
+        elif kind == _PAIR:
+            first, second = _PAIRS[_NAME[number]]
+            yield first, variables[argument >> 4]
+            yield second, variables[argument & 15]
         else:
-            yield Instruction(name, argument)
+            extended = argument << 8
 
 
 def _variables(code: CodeType) -> tuple[str, ...]:

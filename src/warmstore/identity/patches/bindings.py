@@ -19,7 +19,7 @@ from types import (
 )
 from typing import Any
 
-from warmstore.identity.instructions import instructions
+from warmstore.identity.instructions import decoded
 from warmstore.identity.origin import is_found
 from warmstore.identity.patches.parts import WRAPPERS, attributes_in, has_name, names_of, wrapped_by
 from warmstore.identity.plain_data import atom_text
@@ -118,8 +118,7 @@ class Bindings:
         imports = ""
         before = ""
         binding = Binding(frozenset(), ())
-        for instruction in instructions(code):
-            name, value = instruction.name, instruction.value
+        for name, value in decoded(code):
             if name in _STORES:
                 if before not in _STORES:  # `a = b = 1` and `a, b = f()` are single statements
                     is_plain = before in _MAKES_FUNCTION
@@ -163,6 +162,7 @@ class Bindings:
             return name
 
 
+@functools.lru_cache(maxsize=16)  # a module that changes is asked again and again
 def bindings_of(module: ModuleType) -> Bindings | None:
     """What the code of a module binds; None for a module without Python code."""
     code = code_of(module)
@@ -185,11 +185,7 @@ def code_of(module: ModuleType) -> CodeType | None:
 def binds_globally(code: CodeType, name: str) -> bool:
     """Whether a function in some code binds a global name when it runs."""
     return any(
-        (
-            name in inner.co_names
-            and any(each.name == "STORE_GLOBAL" and each.value == name for each in instructions(inner))
-        )
-        or binds_globally(inner, name)
+        (name in inner.co_names and ("STORE_GLOBAL", name) in decoded(inner)) or binds_globally(inner, name)
         for inner in code.co_consts
         if isinstance(inner, CodeType)
     )
@@ -199,14 +195,14 @@ def _explains(binding: Binding, value: Any, own: Mapping[str, Any]) -> bool:
     """Whether a statement can have bound a value."""
     if binding.is_open:
         return True
-    if isinstance(value, WRAPPERS):
+    if issubclass(type(value), WRAPPERS):
         return _is_loaded(binding, value, own) or all(_explains(binding, part, own) for part in wrapped_by(value))
     if binding.source is not None:
         module = sys.modules.get(binding.source[0])
         here = _MISSING if module is None else vars(module).get(binding.source[1], _MISSING)
         return here is value or here is _MISSING or binding.source[1] in names_of(value)
     if (
-        isinstance(value, FunctionType)
+        type(value) is FunctionType
         and value.__globals__.get("__name__") == own.get("__name__")
         and value.__code__ in binding.codes
     ):
@@ -217,7 +213,7 @@ def _explains(binding: Binding, value: Any, own: Mapping[str, Any]) -> bool:
         return True  # a place for a function that the library sets later
     if "_torchdynamo_orig_callable" in attributes_in(value):
         return "compile" in binding.words
-    if isinstance(value, functools.partial) and binding.calls:
+    if issubclass(type(value), functools.partial) and binding.calls:
         parts = (value.func, *value.args, *value.keywords.values())
         return all(_is_part(binding, part, own) for part in parts)
     if _is_named(binding, value) or _is_loaded(binding, value, own):
@@ -227,13 +223,13 @@ def _explains(binding: Binding, value: Any, own: Mapping[str, Any]) -> bool:
 
 def _may_return(binding: Binding, value: Any, own: Mapping[str, Any]) -> bool:
     """Whether the calls in a statement may return a value that the statement does not name."""
-    if isinstance(value, type) and binding.codes:
+    if issubclass(type(value), type) and binding.codes:
         return value.__name__ in {code.co_name for code in binding.codes} or not is_found(value)
-    if isinstance(value, type) or not has_name(value) or not _LOOKS_UP.isdisjoint(binding.words):
+    if issubclass(type(value), type) or not has_name(value) or not _LOOKS_UP.isdisjoint(binding.words):
         return True
     if not binding.codes:
         return not is_found(value)  # the function that is called has made it
-    if isinstance(value, FunctionType) and value.__globals__.get("__name__") == own.get("__name__"):
+    if type(value) is FunctionType and value.__globals__.get("__name__") == own.get("__name__"):
         return "<locals>" in value.__qualname__
     return own.get(value.__name__) is not value  # a decorator returns no other function of the module
 
@@ -261,7 +257,7 @@ def _is_loaded(binding: Binding, value: Any, own: Mapping[str, Any]) -> bool:
             found = space.get(word, _MISSING)
             if found is value:
                 return True
-            if isinstance(found, ModuleType):
+            if issubclass(type(found), ModuleType):
                 if not any(vars(found) is known for known in spaces):
                     spaces.append(vars(found))
             elif found is not _MISSING and len(binding.words) > 1 and not binding.calls:

@@ -11,7 +11,7 @@ import functools
 import gc
 import operator
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -83,15 +83,27 @@ class Candidate:
     is_sure: bool = False
 
 
+@dataclass(frozen=True)
+class Installed:
+    """What is installed: the ids of the namespaces of modules, and whether classes may be the program's, if known.
+
+    mock: The base class of mocks, if `unittest.mock` is loaded.
+    """
+
+    namespaces: frozenset[int]
+    classes: dict[type, bool] = field(default_factory=dict)
+    mock: type | None = None
+
+
 class ModuleSearch:
     """A search of one module and its classes.
 
     Args:
-        installed: The ids of the namespaces of installed modules.
+        installed: What is installed.
         is_of_python: Whether the module is one of Python's own. Their constants do not count as settings.
     """
 
-    def __init__(self, name: str, module: ModuleType, installed: set[int], *, is_of_python: bool) -> None:
+    def __init__(self, name: str, module: ModuleType, installed: Installed, *, is_of_python: bool) -> None:
         self._name = name
         self._top = name.partition(".")[0]
         self._module = module
@@ -121,11 +133,11 @@ class ModuleSearch:
                     self._examine(attribute, value)
             elif kind is BuiltinFunctionType and value.__name__ == attribute and type(value.__self__) is ModuleType:
                 continue
-            elif isinstance(value, type) and vars(value).get("__module__") == name:
+            elif issubclass(kind, type) and vars(value).get("__module__") == name:
                 self._search_class(value)
                 if value.__name__ != attribute:
                     self._examine(attribute, value)
-            elif not isinstance(value, ModuleType) and attribute != "__loader__":
+            elif not issubclass(kind, ModuleType) and attribute != "__loader__":
                 self._examine(attribute, value)
 
     def _search_class(self, cls: type) -> None:
@@ -142,7 +154,7 @@ class ModuleSearch:
             if kind is FunctionType:
                 if member.__globals__ is own and member.__closure__ is None and member.__qualname__ == scope + label:
                     continue
-            elif isinstance(member, type) and (member.__module__, member.__qualname__) == (self._name, scope + label):
+            elif issubclass(kind, type) and (member.__module__, member.__qualname__) == (self._name, scope + label):
                 self._search_class(member)
                 continue
             self._examine(scope + label, member, cls)
@@ -153,26 +165,35 @@ class ModuleSearch:
         if (registry := registry_of(value)) is not None:
             self.dicts += gc.get_referents(registry)
         witness = self._witness(value)
-        is_sure = self._top != "unittest" and is_mock(value)
+        mock = self._installed.mock
+        is_sure = mock is not None and self._top != "unittest" and is_mock(value, mock)
         if witness is not None or is_sure or self._is_suspect(place, value, cls):
             self._candidates.append(Candidate(place, value, witness, is_sure))
 
     def _witness(self, value: Any) -> FunctionType | type | None:
         """The first function or class in a value that may be the program's."""
+        if type(value) is FunctionType and value.__closure__ is None and not value.__dict__:
+            return None if id(value.__globals__) in self._installed.namespaces else value  # most are such
         for part in parts_of(value):
-            if isinstance(part, FunctionType):
-                if id(part.__globals__) not in self._installed:
+            if type(part) is FunctionType:
+                if id(part.__globals__) not in self._installed.namespaces:
                     return part
             elif self._may_be_programs(part):
                 return part
         return None
 
     def _may_be_programs(self, cls: type) -> bool:
+        found = self._installed.classes.get(cls)
+        if found is None:
+            found = self._installed.classes[cls] = self._is_made_elsewhere(cls)
+        return found
+
+    def _is_made_elsewhere(self, cls: type) -> bool:
         module = sys.modules.get(cls.__module__) if isinstance(cls.__module__, str) else None
         if module is None:
             methods = (each for each in vars(cls).values() if isinstance(each, FunctionType))
-            return any(id(each.__globals__) not in self._installed for each in methods)
-        return id(vars(module)) not in self._installed and is_made_in_python(cls)
+            return any(id(each.__globals__) not in self._installed.namespaces for each in methods)
+        return id(vars(module)) not in self._installed.namespaces and is_made_in_python(cls)
 
     def _is_suspect(self, place: str, value: Any, cls: type | None) -> bool:
         """Whether others than the module may have put a value of installed code here.
@@ -185,7 +206,7 @@ class ModuleSearch:
             return False
         if kind in _SUSPECT or kind.__name__ == "ScriptFunction":
             return True
-        if kind in WRAPPERS:
+        if issubclass(kind, WRAPPERS):
             return any(self._is_suspect(place, part, cls) for part in wrapped_by(value))
         if kind is FunctionType and "_torchdynamo_orig_callable" in value.__dict__:
             return not value.__dict__.get("_torchdynamo_disable")  # torch disables methods of its own
@@ -203,11 +224,11 @@ class ModuleSearch:
 
     def _is_near(self, value: Any) -> bool:
         """Whether a function or class belongs to the package of the module, or to Python."""
-        module = value.__globals__.get("__name__") if isinstance(value, FunctionType) else None
+        module = value.__globals__.get("__name__") if type(value) is FunctionType else None
         top = str(module or getattr(value, "__module__", None) or self._top).partition(".")[0]
         return top in (self._top, "typing_extensions") or top in sys.stdlib_module_names
 
-    def chosen(self, installed: set[int]) -> list[Candidate]:
+    def chosen(self, installed: Installed) -> list[Candidate]:
         """The candidates that may be patches, given the namespaces of the modules that are installed now."""
         return [
             each
@@ -235,11 +256,12 @@ def _explained(candidate: Candidate, bindings: Bindings | None) -> bool:
 
 def _is_of_warmstore(value: Any) -> bool:
     """Whether a value is a hook that warmstore has put into a library."""
-    return isinstance(value, FunctionType) and str(value.__globals__.get("__name__")).partition(".")[0] == WARMSTORE
+    return type(value) is FunctionType and str(value.__globals__.get("__name__")).partition(".")[0] == WARMSTORE
 
 
 def _is_function(value: Any) -> bool:
-    return isinstance(getattr(value, "__func__", value) if isinstance(value, WRAPPERS) else value, FunctionType)
+    kind = type(value)
+    return kind is FunctionType or (kind in (staticmethod, classmethod) and type(value.__func__) is FunctionType)
 
 
 def _is_other_method(function: FunctionType, name: str, cls: type) -> bool:
@@ -250,13 +272,13 @@ def _is_other_method(function: FunctionType, name: str, cls: type) -> bool:
     return own_name != name or all(owner != base.__qualname__ for base in cls.__mro__)
 
 
-def _is_programs(witness: FunctionType | type, installed: set[int]) -> bool:
+def _is_programs(witness: FunctionType | type, installed: Installed) -> bool:
     """Whether a function or class is the program's. Libraries make functions from text, too, in other namespaces."""
     if isinstance(witness, type):
         module = sys.modules.get(witness.__module__)
-        return module is None or id(vars(module)) not in installed
+        return module is None or id(vars(module)) not in installed.namespaces
     namespace = witness.__globals__
-    if id(namespace) in installed or has_file_of(namespace):
+    if id(namespace) in installed.namespaces or has_file_of(namespace):
         return False
     if not witness.__code__.co_filename.startswith("<"):
         return True

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -24,100 +23,128 @@ _EMPTY = CellType()
 _OWNERS = ("PyCapsule", "pybind11_")
 """Names of types of C whose objects hold the code of one function."""
 
-_CALLABLE = (FunctionType, MethodType, BuiltinFunctionType, MethodWrapperType, functools.partial, type)
 _PLAIN = frozenset((int, float, str, bytes, bool, type(None), tuple, list, dict, set, ModuleType))
+
+_type_of: Callable[[Any], Any] = type  # a class is hashable, which `type[Any]` does not say
+_Inner = Callable[[Any], Iterable[Any]]
 
 
 def parts_of(value: Any) -> Iterator[FunctionType | type]:
-    """The functions and classes in a value, and the classes of objects in it. No code of them runs."""
+    """The functions and classes in a value, and the classes of objects in it.
+
+    No code of the objects runs: `isinstance` is not used, as it asks proxies for their class.
+    """
     known: set[int] = set()
     work = [value]
     for part in work:  # grows
         if id(part) in known:
             continue
         known.add(id(part))
-        if isinstance(part, FunctionType | type):
+        kind: Any = type(part)
+        if kind is FunctionType:
             yield part
-        elif not isinstance(part, _CALLABLE) and type(part) not in _PLAIN:
-            yield type(part)
-            if part is not value:
-                continue  # what is in the attributes of objects is looked at in the value itself only
-        work += _inner(part)
+            work += _inner_of_function(part)
+        elif issubclass(kind, type):
+            yield part
+        elif (inner := _inner_of(kind)) is not None:
+            work += inner(part)
+        else:
+            if kind not in _PLAIN:
+                yield kind
+            if part is value:  # attributes are followed in the value itself only
+                work += [each for each in attributes_in(part).values() if _is_callable(_type_of(each))]
 
 
-def _inner(value: Any) -> Iterable[Any]:
-    """What a function, method, partial, descriptor or object calls."""
-    if isinstance(value, FunctionType):
-        inner = [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY]
-        return [*inner, *(registry_of(value) or {}).values(), value.__dict__.get("__wrapped__")]
-    if isinstance(value, type):
-        return ()
-    if isinstance(value, functools.partial | functools.partialmethod):
-        return (value.func, *value.args, *value.keywords.values())
-    if isinstance(value, MethodType):
-        return (value.__func__, value.__self__)
-    if isinstance(value, BuiltinFunctionType | MethodWrapperType):
-        return (value.__self__,)
-    if isinstance(value, WRAPPERS):
-        return wrapped_by(value)
-    return [each for each in attributes_in(value).values() if isinstance(each, _CALLABLE)]
+def _inner_of_function(function: Any) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        if cell != _EMPTY:
+            yield cell.cell_contents
+    yield from (registry_of(function) or {}).values()
+    if "__wrapped__" in function.__dict__:
+        yield function.__dict__["__wrapped__"]
+
+
+@functools.lru_cache(maxsize=4096)
+def _inner_of(kind: Any) -> _Inner | None:
+    """Returns what objects of a type call; None for a type that is not one of Python's callables and descriptors."""
+    return next((inner for base, inner in _RULES if issubclass(kind, base)), None)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_callable(kind: Any) -> bool:
+    return kind is FunctionType or issubclass(kind, type) or _inner_of(kind) is not None
 
 
 def wrapped_by(value: Any) -> Iterator[Any]:
     """The functions in a descriptor of a class."""
-    if isinstance(value, property):
+    kind = type(value)
+    if issubclass(kind, property):
         yield from (each for each in (value.fget, value.fset, value.fdel) if each is not None)
-    elif isinstance(value, staticmethod | classmethod):
+    elif issubclass(kind, (staticmethod, classmethod)):
         yield value.__func__
     else:
         yield value.func
 
 
+_RULES: tuple[tuple[Any, _Inner], ...] = (
+    ((functools.partial, functools.partialmethod), lambda value: (value.func, *value.args, *value.keywords.values())),
+    (MethodType, lambda value: (value.__func__, value.__self__)),
+    ((BuiltinFunctionType, MethodWrapperType), lambda value: (value.__self__,)),
+    (WRAPPERS, wrapped_by),
+)
+
+
 def registry_of(value: Any) -> Mapping[Any, Any] | None:
     """The implementations of a `functools.singledispatch` function; None for any other value."""
-    if not isinstance(value, FunctionType) or value.__globals__ is not vars(functools):
+    if type(value) is not FunctionType or value.__globals__ is not vars(functools):
         return None
     found: Mapping[Any, Any] | None = value.__dict__.get("registry")
     return found
 
 
-def is_mock(value: Any) -> bool:
-    """Whether a value is an object of `unittest.mock`, or a function that stands for one."""
-    mock = getattr(sys.modules.get("unittest.mock"), "NonCallableMock", None)
-    if mock is None:
-        return False
-    value = value.__dict__.get("mock") if isinstance(value, FunctionType) else value
-    return issubclass(type(value), mock)
+def is_mock(value: Any, base: type) -> bool:
+    """Whether a value is an object of `unittest.mock`, or a function that stands for one.
+
+    Args:
+        base: The base class of all mocks.
+    """
+    value = value.__dict__.get("mock") if type(value) is FunctionType else value
+    return issubclass(type(value), base)
 
 
 def is_bound(function: Any) -> bool:
     """Whether a function of C is a method of an object."""
     owner = function.__self__
-    return not (owner is None or isinstance(owner, ModuleType | type) or type(owner).__name__.startswith(_OWNERS))
+    kind = type(owner)
+    return not (owner is None or issubclass(kind, (ModuleType, type)) or kind.__name__.startswith(_OWNERS))
 
 
 def has_name(value: Any) -> bool:
     """Whether a value is a function or class, of Python or C, whose name can be read without running code."""
-    kind = type(value)
-    if kind is FunctionType or isinstance(value, type):
+    return _has_name(_type_of(value))
+
+
+@functools.lru_cache(maxsize=4096)
+def _has_name(kind: Any) -> bool:
+    if kind is FunctionType or issubclass(kind, type):
         return True
     raw = next((vars(base)["__name__"] for base in kind.__mro__ if "__name__" in vars(base)), None)
-    return isinstance(raw, GetSetDescriptorType | MemberDescriptorType)
+    return type(raw) in (GetSetDescriptorType, MemberDescriptorType)
 
 
 def names_of(value: Any) -> set[str]:
     """The names that code has for a function or class, for its maker, or for the class of an object."""
-    if isinstance(value, WRAPPERS):
+    kind = type(value)
+    if issubclass(kind, WRAPPERS):
         return set().union(*map(names_of, wrapped_by(value)))
-    if isinstance(value, FunctionType):
+    if kind is FunctionType:
         return {value.__name__, value.__code__.co_name, *value.__qualname__.split(".")}
-    if isinstance(value, type):
+    if issubclass(kind, type):
         return {value.__name__, *value.__qualname__.split(".")}
-    if isinstance(value, MethodType):
+    if kind is MethodType:
         return names_of(value.__func__)
     name = value.__name__ if has_name(value) else attributes_in(value).get("__name__")
-    kind = type(value).__name__
-    return {name, kind} if isinstance(name, str) else {kind}
+    return {name, kind.__name__} if type(name) is str else {kind.__name__}
 
 
 def attributes_in(value: Any) -> dict[str, Any]:

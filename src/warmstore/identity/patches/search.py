@@ -16,7 +16,8 @@ import numpy as np
 
 from warmstore._native import floor
 from warmstore.identity.origin import PYTHON, WARMSTORE, Origin, origin_of
-from warmstore.identity.patches.candidates import DATA, Candidate, ModuleSearch
+from warmstore.identity.patches.bindings import bindings_of
+from warmstore.identity.patches.candidates import DATA, Candidate, Installed, ModuleSearch
 from warmstore.identity.watch import pointers
 
 _Module = tuple[str, ModuleType, Origin]
@@ -73,7 +74,7 @@ class _Namespaces:
                 self._addresses = np.concatenate([each.addresses for each in self._modules.values()])
             return self._found
 
-    def _search_again(self, modules: list[_Module], installed: set[int], moved: set[str]) -> None:
+    def _search_again(self, modules: list[_Module], installed: Installed, moved: set[str]) -> None:
         known, now = self._modules, {name: module for name, module, _ in modules}
         if any(now.get(name) is not each.module for name, each in known.items()):
             known = {}  # functions of a module that is gone may count as the program's
@@ -89,6 +90,8 @@ class _Namespaces:
     def forget(self) -> None:
         """Drop all references, so that Python frees modules in its own order when it ends."""
         self._modules, self._found, self._dicts = {}, {}, []
+        bindings_of.cache_clear()
+        _installed.cache_clear()
 
 
 class _Searched:
@@ -97,7 +100,7 @@ class _Searched:
     dicts: what was searched. addresses: uint64 [n], of the values in them.
     """
 
-    def __init__(self, name: str, module: ModuleType, origin: Origin, installed: set[int]) -> None:
+    def __init__(self, name: str, module: ModuleType, origin: Origin, installed: Installed) -> None:
         self.name = name
         self.module = module
         self.origin = origin
@@ -113,7 +116,7 @@ class _Searched:
             self._held = self._hold()
         self.addresses = pointers(self._held).view(np.uint64)
 
-    def choose(self, installed: set[int]) -> bool:
+    def choose(self, installed: Installed) -> bool:
         """Select the candidates that may be patches among the modules that are loaded now. Returns whether any are."""
         chosen = self._search.chosen(installed)
         if chosen != self._chosen:
@@ -158,8 +161,8 @@ atexit.register(_namespaces.forget)
 
 
 @lru_cache(maxsize=1)
-def _installed(_: tuple[int, ...]) -> tuple[list[_Module], set[int]]:
-    """The installed modules that are loaded, without warmstore's own, and the ids of the namespaces of all of them.
+def _installed(_: tuple[int, ...]) -> tuple[list[_Module], Installed]:
+    """The installed modules that are loaded, without warmstore's own, and what is known of all of them.
 
     Args:
         _: The ids of all loaded modules: the answer changes with them.
@@ -167,7 +170,8 @@ def _installed(_: tuple[int, ...]) -> tuple[list[_Module], set[int]]:
     modules = [
         (name, module, origin)
         for name, module in list(sys.modules.items())
-        if isinstance(module, ModuleType) and not (origin := origin_of(module)).is_program
+        if issubclass(type(module), ModuleType) and not (origin := origin_of(module)).is_program
     ]
     others = [entry for entry in modules if entry[2].name != WARMSTORE]
-    return others, {id(vars(module)) for _, module, _ in modules}
+    mock = getattr(sys.modules.get("unittest.mock"), "NonCallableMock", None)
+    return others, Installed(frozenset(id(vars(module)) for _, module, _ in modules), mock=mock)
