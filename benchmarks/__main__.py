@@ -43,6 +43,7 @@ NAMES = (
     "artifacts",
     "remote",
     "remote_stores",
+    "ray_fill",
     "staleness",
     "identity",
 )

@@ -52,7 +52,7 @@ def _run(name: str) -> None:
         names["store"].close()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/pipeline.md", "docs/records.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/fleet.md", "docs/pipeline.md", "docs/records.md"])
 def test_code_in_documents_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _run(name)
@@ -107,8 +107,8 @@ def test_code_on_stores_at_a_remote_runs(tmp_path: Path, monkeypatch: pytest.Mon
     if find_spec("obstore") is None:
         pytest.skip("needs obstore")
     monkeypatch.chdir(tmp_path)
-    blocks = [block for block in _blocks("docs/remote.md") if "push" in block]
-    assert len(blocks) == 2
+    blocks = [block for block in _blocks("docs/remote.md") if "push" in block or "there" in block]
+    assert len(blocks) == 3
     names = {**_names(), "os": os}
     for block in blocks:
         exec(compile(block, "docs/remote.md", "exec"), names)

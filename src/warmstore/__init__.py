@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from warmstore.features.cache import FeatureCache
     from warmstore.features.cache_merging import MergeResult
     from warmstore.features.cache_stats import CacheStats
+    from warmstore.features.fill_job import FillJob
     from warmstore.features.keyed.cache_versions import CacheVersion
     from warmstore.features.module import CachedModule
     from warmstore.loading.batch_sizes import BatchSize, RowBudget, TokenBudget
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from warmstore.loading.loader import Loader
     from warmstore.loading.mixture import Mixture
     from warmstore.loading.packing import PackRows
+    from warmstore.loading.samplers.block_shuffle import BlockShuffle
     from warmstore.loading.samplers.bucketed import Bucketed
     from warmstore.loading.samplers.replacement import Uniform, Weighted
     from warmstore.loading.samplers.sampler import Sampler
@@ -107,6 +109,7 @@ __all__ = [
     "BadState",
     "BatchSampler",
     "BatchSize",
+    "BlockShuffle",
     "Bucketed",
     "Bytes",
     "CacheStats",
@@ -120,6 +123,7 @@ __all__ = [
     "Dataset",
     "Diverged",
     "FeatureCache",
+    "FillJob",
     "FillResult",
     "IdentityError",
     "Incompatible",
@@ -194,6 +198,7 @@ __all__ = [
 _LAZY = {
     "BatchSampler": "warmstore.loading.trainers.batch_sampler",
     "BatchSize": "warmstore.loading.batch_sizes",
+    "BlockShuffle": "warmstore.loading.samplers.block_shuffle",
     "Bucketed": "warmstore.loading.samplers.bucketed",
     "CacheStats": "warmstore.features.cache_stats",
     "CacheVersion": "warmstore.features.keyed.cache_versions",
@@ -201,6 +206,7 @@ _LAZY = {
     "Dali": "warmstore.pipeline.dali",
     "Dataset": "warmstore.loading.trainers.dataset",
     "FeatureCache": "warmstore.features.cache",
+    "FillJob": "warmstore.features.fill_job",
     "FillResult": "warmstore.loading.fill_result",
     "Loader": "warmstore.loading.loader",
     "MergeResult": "warmstore.features.cache_merging",

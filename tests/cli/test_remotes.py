@@ -78,7 +78,7 @@ def test_a_remote_is_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "removed 0 artifacts, 0 objects" in said
     status, _, said = run("compiled", "prune", "--remote", "http://127.0.0.1:1/x", "--option", "endpoint=y")
     assert status == 1
-    assert "has no option endpoint" in said
+    assert "has no option 'endpoint'" in said
     status, _, said = run("compiled", "prune")
     assert status == 1
     assert "WARMSTORE_REMOTE_URL" in said

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("page", "package"), [("docs/ray.md", "ray")])
+@pytest.mark.parametrize(("page", "package"), [("docs/ray.md", "ray"), ("docs/spark.md", "pyspark")])
 def test_the_programs_of_a_page_run(page: str, package: str, tmp_path: Path) -> None:
     pytest.importorskip(package, reason="pip install 'warmstore[fleet]'")
     program = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))

@@ -204,7 +204,7 @@ def test_why_nothing_answers_is_said() -> None:
 
 
 def test_options_that_webdav_has_not_are_refused() -> None:
-    with pytest.raises(ValueError, match="has no option endpoint"):
+    with pytest.raises(ValueError, match="has no option 'endpoint'"):
         Objects("http://host/x", options={"endpoint": "y", "headers": {}})
 
 

@@ -236,19 +236,54 @@ def test_threads_and_processes_share_a_copy(remote: str, tmp_path: Path) -> None
     assert [other.wait() for other in others] == [0, 0]
 
 
-def test_a_forked_child_reads_what_is_here_and_says_why_not_more(remote: str, tmp_path: Path) -> None:
+def test_forked_children_fetch_for_themselves(remote: str, tmp_path: Path) -> None:
+    with (
+        ws.RecordStore.open(remote, cache_dir=tmp_path / "cache") as store,
+        ws.RecordStore.open(tmp_path / "a") as local,
+    ):
+        store["x"][:10]
+        children = []
+        for seed in range(2):
+            child = os.fork()
+            if not child:
+                index = np.random.default_rng(seed).permutation(4000)[:500]
+                parts = [(store["x"][part] == local["x"][part]).all() for part in np.split(index, 10)]
+                os._exit(0 if all(parts) else 1)
+            children.append(child)
+        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+        before = fetched(store)
+        for seed in range(2):  # all of it is here, for the parent too
+            index = np.random.default_rng(seed).permutation(4000)[:500]
+            assert (store["x"][index] == local["x"][index]).all()
+        assert fetched(store) == before
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_a_data_loader_fetch_for_themselves(method: str, remote: str, tmp_path: Path) -> None:
+    torch_data = pytest.importorskip("torch.utils.data")
+    with ws.RecordStore.open(remote, cache_dir=tmp_path / "cache") as store:
+        store["n"][0]
+        loader = torch_data.DataLoader(
+            store, batch_size=100, sampler=list(range(3999, -1, -1)), num_workers=2, multiprocessing_context=method
+        )
+        seen = [int(number) for batch in loader for number in batch["n"]]
+    assert seen == list(range(3999, -1, -1))
+
+
+def test_a_forked_child_says_why_a_block_is_missing(remote: str, tmp_path: Path) -> None:
     with ws.RecordStore.open(remote, cache_dir=tmp_path / "cache") as store:
         store["x"][:10]
+        for path in (tmp_path / "remote" / "chunks").iterdir():
+            path.unlink()
         child = os.fork()
         if not child:
-            good = store["n"][3] == 3
             try:
                 store["x"][3500]
-                os._exit(0 if good else 1)
-            except RemoteUnavailable:
-                os._exit(0 if good else 1)
+            except (Damaged, RemoteUnavailable):
+                os._exit(0)
             except BaseException:
                 os._exit(2)
+            os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

@@ -43,7 +43,7 @@ def warmstore(
 
 for command in (
     *(demo.demo, records.convert, records.export, records.inspect, records.verify, records.seal, records.rebalance),
-    *(caches.stats, caches.clear, replicas.push, replicas.pull, replicas.sync),
+    *(caches.stats, caches.fill, caches.clear, replicas.push, replicas.pull, replicas.sync),
 ):
     app.command()(command)
 app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(run.run)

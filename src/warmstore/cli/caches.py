@@ -1,4 +1,4 @@
-"""`warmstore stats` and `clear`: feature caches from the command line."""
+"""`warmstore stats`, `fill` and `clear`: feature caches from the command line."""
 
 import json
 import time
@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from warmstore.cli.named_objects import named_object
+from warmstore.cli.records import Progress
 from warmstore.storage.humanize import format_size
 
 Cache = Annotated[
@@ -27,6 +29,21 @@ def stats(
         typer.echo(json.dumps([state_as_json(state) for state in states], indent=2))
     else:
         show_states(states, time.time(), Console(highlight=False))
+
+
+def fill(
+    job: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="A FillJob, or a function that returns one.")],
+    shard: Annotated[str, typer.Option(metavar="I/N", help="This process's share of the samples, I from 0.")] = "0/1",
+    progress: Progress = None,
+) -> None:
+    """Compute one shard of the samples that a feature cache lacks, such as one task of a Slurm array."""
+    from warmstore.features.fill_job import FillJob
+
+    number, _, count = shard.partition("/")
+    if not (number.isdecimal() and count.isdecimal()):
+        raise ValueError(f"--shard {shard!r} must be I/N, such as 0/1000")
+    result = named_object(job, FillJob).run(int(number), int(count), progress=progress)
+    typer.echo(f"shard {shard}: {result.computed:,} samples computed, {result.found:,} found")
 
 
 def clear(cache: Cache, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:

@@ -1,8 +1,6 @@
 """`warmstore pipelines`: show, remove, plan and share the cached samples of pipelines."""
 
-import importlib
 import json
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from warmstore.cli.named_objects import named_object
 from warmstore.cli.records import Progress
 from warmstore.cli.replicas import Anonymous, Option, Verify, pull_text, push_text, remote_of
 from warmstore.storage.humanize import format_size, parse_size
@@ -189,27 +188,6 @@ def pull(
 
 
 def _found(name: str) -> "Pipeline":
-    """The pipeline at MODULE:NAME.
-
-    Raises:
-        ValueError: the module or the name does not exist, or it is no pipeline.
-    """
     from warmstore.pipeline.pipeline import Pipeline
 
-    module, _, attribute = name.partition(":")
-    if not attribute:
-        raise ValueError(f"{name!r} must be MODULE:NAME, such as train:pipeline")
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"there is no module {error.name!r}; run this where it can be imported") from None
-    if not hasattr(found, attribute):
-        raise ValueError(f"the module {module!r} has no {attribute!r}")
-    value = getattr(found, attribute)
-    value = value if isinstance(value, Pipeline) or not callable(value) else value()
-    if not isinstance(value, Pipeline):
-        raise ValueError(f"{name} is a {type(value).__name__}; it must be a Pipeline, or a function that returns one")
-    return value
+    return named_object(name, Pipeline)

@@ -47,6 +47,76 @@ def aws(options: Mapping[str, Any], *, anonymous: bool) -> dict[str, Any]:
     return found
 
 
+_AZURE_PARTS = {
+    "accountname": "account_name",
+    "accountkey": "account_key",
+    "sharedaccesssignature": "sas_key",
+    "blobendpoint": "endpoint",
+}
+_AZURE_OWN = (
+    "account_key",
+    "access_key",
+    "sas_key",
+    "sas_token",
+    "token",
+    "bearer_token",
+    "client_id",
+    "use_azure_cli",
+)
+# The account of the emulator is the same everywhere: "Use the Azurite emulator", section "Well-known storage account".
+_EMULATOR = (
+    "AccountName=devstoreaccount1;BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1;AccountKey="
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+
+
+def azure(location: Location, options: Mapping[str, Any], *, anonymous: bool) -> dict[str, Any]:
+    """Options for obstore's AzureStore: the given ones, completed from AZURE_STORAGE_CONNECTION_STRING.
+
+    obstore reads the other variables of Azure's tools. A connection string takes precedence over them, as in the Azure
+    CLI; one of another account than the URL's or the options' is ignored.
+
+    Raises:
+        ValueError: the variable is no connection string.
+    """
+    found = {_azure_name(name): value for name, value in options.items()}
+    if anonymous:
+        return {**found, "skip_signature": True}
+    text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
+    if not text or "skip_signature" in found or not found.keys().isdisjoint(_AZURE_OWN):
+        return found
+    parts = _connection(text)
+    host = urlsplit(location.address).netloc.rpartition("@")[2]
+    account = found.get("account_name") or (host.partition(".")[0] if "." in host else None)
+    if account is not None and account != parts.get("account_name", account):
+        return found
+    return {**parts, **found}
+
+
+def _azure_name(name: str) -> str:
+    return name.lower().removeprefix("azure_storage_").removeprefix("azure_")
+
+
+def _connection(text: str) -> dict[str, Any]:
+    """The options in a connection string: "Configure Azure Storage connection strings" in Azure's documentation."""
+    pairs = [part.partition("=") for part in text.strip().split(";") if part.strip()]
+    values = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    if values.get("usedevelopmentstorage", "").lower() == "true":
+        return _connection(_EMULATOR)
+    found = {option: values[name] for name, option in _AZURE_PARTS.items() if values.get(name)}
+    if "account_name" not in found and "endpoint" in found:
+        found["account_name"] = urlsplit(found["endpoint"]).netloc.partition(".")[0]
+    if not found.keys() & {"account_key", "sas_key"}:
+        raise ValueError(
+            "AZURE_STORAGE_CONNECTION_STRING has neither an AccountKey nor a SharedAccessSignature; copy it from the "
+            "storage account's access keys, or unset it"
+        )
+    if "endpoint" not in found and "endpointsuffix" in values:
+        protocol = values.get("defaultendpointsprotocol", "https")
+        found["endpoint"] = f"{protocol}://{found['account_name']}.blob.{values['endpointsuffix']}"
+    return found
+
+
 def makes_credentials() -> bool:
     """Whether the active AWS profile has no credentials, but a way to make them, which boto3 supports."""
     config, credentials = _profile()

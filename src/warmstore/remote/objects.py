@@ -13,6 +13,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -21,8 +22,9 @@ from typing import Any, Self, TypeVar
 from warmstore.errors import BadArtifact, RemoteRefused, RemoteUnavailable, WarmstoreError
 from warmstore.remote.limits import CircuitBreaker, RequestLimits
 from warmstore.remote.location import Location, Redacted
-from warmstore.remote.obstore_stores import obstore_package, store_of
+from warmstore.remote.obstore_stores import knows_option, obstore_package, store_of
 from warmstore.remote.offline import OFFLINE, is_offline
+from warmstore.remote.remote_options import check_options
 from warmstore.remote.requests import Requests
 
 T = TypeVar("T")
@@ -81,14 +83,12 @@ class Objects:
         self.parallel = parallel
         self.breaker = CircuitBreaker(self.limits.failures, self.limits.cooldown)
         self._options = dict(options or {})
-        unknown = sorted(set(self._options) - {"headers"})
-        if unknown and self.location.kind == "http":
-            raise ValueError(f"{self.location.url} has no option {', '.join(unknown)}; WebDAV has only headers")
+        obstore_package()
+        check_options(self.location, self._options, partial(knows_option, self.location))
         self._anonymous = anonymous
         self._redacted = Redacted(self.location, self._options)
         self._stores: dict[bool, Any] = {}
         self._requests = Requests(self.location.url, at_exit=at_exit)
-        obstore_package()
 
     def __repr__(self) -> str:
         return f"Objects({self.location.url!r})"
@@ -286,6 +286,10 @@ class Objects:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._requests.run(coroutine)
+
+    @property
+    def works_here(self) -> bool:
+        return self._requests.works_here
 
     def check_process(self) -> None:
         self._requests.check_process()

@@ -11,6 +11,7 @@ from warmstore.errors import NotInstalled
 from warmstore.remote import credentials
 from warmstore.remote.limits import RequestLimits
 from warmstore.remote.location import Location, Redacted
+from warmstore.remote.remote_options import CLIENT
 
 
 def store_of(
@@ -37,6 +38,9 @@ def store_of(
     }
     if write:  # WebDAV sends an object in one request, whose time depends on the size
         client["read_timeout"] = timedelta(days=1) if location.kind == "http" else timedelta(seconds=limits.sending)
+    given = options.get(CLIENT, {})
+    client.update(given)
+    options = {name: value for name, value in options.items() if name != CLIENT}
     retries = {
         "max_retries": limits.retries,
         "retry_timeout": timedelta(seconds=limits.request),
@@ -48,6 +52,7 @@ def store_of(
     }
     if location.kind == "http":
         headers = {**credentials.http_headers(location, anonymous=anonymous), **options.get("headers", {})}
+        headers.update(given.get("default_headers", {}))
         redacted.add(headers.values())
         client["default_headers"] = headers
         return stores.HTTPStore.from_url(location.address, client_options=client, retry_config=retries)
@@ -60,9 +65,27 @@ def store_of(
         return stores.S3Store.from_url(
             location.address, config=config, client_options=client, retry_config=retries, credential_provider=provider
         )
-    config = {**options, **({"skip_signature": True} if anonymous else {})}
-    maker = stores.GCSStore if location.kind == "gs" else stores.AzureStore
+    if location.kind == "az":
+        config = credentials.azure(location, options, anonymous=anonymous)
+        redacted.add(str(config[name]) for name in ("account_key", "sas_key") if name in config)
+        maker = stores.AzureStore
+    else:
+        config = {**options, **({"skip_signature": True} if anonymous else {})}
+        maker = stores.GCSStore
     return maker.from_url(location.address, config=config, client_options=client, retry_config=retries)
+
+
+def knows_option(location: Location, name: str, value: Any) -> bool:
+    """Whether obstore's store of a location takes an option."""
+    stores: Any = import_module("obstore.store")
+    makers = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}
+    if location.kind not in makers:
+        return False
+    try:
+        makers[location.kind].from_url(location.address, config={name: value})
+    except Exception as error:
+        return "Configuration key" not in str(error)
+    return True
 
 
 def _boto3_provider() -> Any:

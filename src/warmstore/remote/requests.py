@@ -59,10 +59,15 @@ class Requests(Closeable):
             future.cancel()
             raise
 
+    @property
+    def works_here(self) -> bool:
+        """False in a forked child of a process that has used a remote."""
+        process = os.getpid()
+        return self._process == process and _used.process in (0, process)
+
     def check_process(self) -> None:
         """Raise RemoteUnavailable in a forked child, which does not have obstore's threads."""
-        process = os.getpid()
-        if self._process != process or _used.process not in (0, process):
+        if not self.works_here:
             raise RemoteUnavailable(
                 f"{self._url} cannot be used here: this process was forked from one that used a remote before, and "
                 "obstore does not work after a fork. Start workers by spawn, for example torch's DataLoader with "

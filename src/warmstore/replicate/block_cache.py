@@ -21,6 +21,7 @@ from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.index.key_index import boot_id
 from warmstore.remote.objects import Objects
 from warmstore.replicate.block_writer import BlockWriter
+from warmstore.replicate.fetch_process import FetchProcess
 from warmstore.replicate.remote_chunk import PAGES, Hashes, RemoteChunk
 from warmstore.storage.array_types import Bytes, Int64
 from warmstore.storage.atomic import replace_file
@@ -46,6 +47,7 @@ class BlockCache:
         chunks: by number.
         max_size: the most bytes of blocks; None for no bound.
         more: returns the current chunks; called for an unknown chunk.
+        elsewhere: fetches in another process, for a forked one, which cannot use a remote.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class BlockCache:
         files: Files,
         max_size: int | None,
         more: Callable[[], Mapping[int, RemoteChunk]] = dict,
+        elsewhere: FetchProcess | None = None,
     ) -> None:
         self.folder = folder
         self.chunks = dict(chunks)
@@ -68,6 +71,7 @@ class BlockCache:
         self._table_lock = RWLock(folder / "pages.lock", files)
         self._lock = threading.Lock()
         self._more = more
+        self._elsewhere = elsewhere
         self._process = os.getpid()
         self._table = self._open_table()
         self._hand = 0
@@ -176,6 +180,9 @@ class BlockCache:
                 f"one read needs {len(pages) * BLOCK:,} bytes of {self.folder}, and cache_size allows "
                 f"{self.max_size:,}; allow more, or read fewer records at once"
             )
+        if self._elsewhere is not None and not self._objects.works_here:
+            self._elsewhere.fetch(self.folder, pages, ahead=ahead)
+            return
         self._objects.check_process()  # before the lock: in a forked child a thread of the parent may hold it forever
         wanted = [(number, self._widened(number, blocks) if ahead else blocks) for number, blocks in _by_chunk(pages)]
         with self._lock:

@@ -27,6 +27,7 @@ from warmstore.remote.limits import RequestLimits
 from warmstore.remote.location import Location, is_remote
 from warmstore.remote.objects import Objects
 from warmstore.replicate.block_cache import BlockCache
+from warmstore.replicate.fetch_process import FetchProcess
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import find_copy
 from warmstore.replicate.remote_snapshot import RemoteSnapshot
@@ -86,6 +87,7 @@ class RemoteFiles(Files):
         self.max_size = max_size
         self._objects: tuple[int, Objects] | None = None
         self._block_caches: dict[Path, BlockCache] = {}
+        self._fetching: tuple[int, FetchProcess] | None = None
 
     def __reduce__(self) -> Any:
         return type(self), (self.remote, self.max_size, self.cache_dir)
@@ -101,11 +103,20 @@ class RemoteFiles(Files):
         cache = self._block_caches.get(folder)
         if cache is None or not cache.is_own:
             read = partial(read_chunks, folder, self)
-            cache = BlockCache(folder, read(), self.objects, self, self.max_size, read)
+            cache = BlockCache(folder, read(), self.objects, self, self.max_size, read, self._elsewhere())
             self._block_caches[folder] = cache
         return cache
 
+    def _elsewhere(self) -> FetchProcess:
+        """What fetches for this process if it was forked from one that has used a remote."""
+        if self._fetching is None or self._fetching[0] != os.getpid():
+            self._fetching = os.getpid(), FetchProcess(self)
+        return self._fetching[1]
+
     def release(self) -> None:
+        if self._fetching is not None and self._fetching[0] == os.getpid():
+            self._fetching[1].close()
+        self._fetching = None
         if self._objects is not None and self._objects[0] == os.getpid():
             self._objects[1].close()
         self._objects = None

@@ -16,6 +16,7 @@ from tests.loading.statistics import surprise
 
 from warmstore.errors import PositionError
 from warmstore.loading.samplers import replacement
+from warmstore.loading.samplers.block_shuffle import BlockShuffle
 from warmstore.loading.samplers.bucketed import Bucketed
 from warmstore.loading.samplers.replacement import Uniform, Weighted
 from warmstore.loading.samplers.sampler import BLOCK, Sampler
@@ -29,6 +30,8 @@ KINDS: list[Callable[[int], Sampler]] = [
     lambda n: Window(max(1, n // 3)),
     lambda n: Window(max(1, n // 4), step=max(1, n // 7)),
     lambda n: Shuffle(seed=3),
+    lambda n: BlockShuffle(1 + n // 90, window=5, seed=3),
+    lambda n: BlockShuffle(2 * n, seed=3),
     lambda n: Uniform(seed=3),
     lambda n: Uniform(seed=3, samples=2 * n + 5),
     lambda n: Weighted(np.arange(1, n + 1), seed=3),

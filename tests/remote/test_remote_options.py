@@ -1,0 +1,88 @@
+"""Options of remotes: names that are checked, and the connection string of Azure."""
+
+from datetime import timedelta
+
+import pytest
+
+from warmstore.remote import credentials
+from warmstore.remote.location import Location
+from warmstore.remote.objects import Objects
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
+
+KEY = "c2VjcmV0LWtleS1ub2JvZHktbWF5LXNlZQ=="
+STRING = f"DefaultEndpointsProtocol=https;AccountName=team;AccountKey={KEY};EndpointSuffix=core.windows.net"
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("s3://bucket/x", {"endpoin": "http://x"}, "no option 'endpoin'; did you mean 'endpoint'"),
+        ("s3://bucket/x", {"aws_secret_acces_key": "x"}, "did you mean 'secret_access_key'"),
+        ("s3://bucket/x", {"qqqq": 1}, "no option 'qqqq'; it has access_key_id, .*client_options"),
+        ("gs://bucket/x", {"service_acount": "x"}, "did you mean 'service_account'"),
+        ("az://box/x", {"acount_name": "x"}, "did you mean 'account_name'"),
+        ("https://host/x", {"header": {}}, "did you mean 'headers'"),
+        ("/tmp/x", {"region": "eu"}, "no option 'region'"),
+        (
+            "s3://bucket/x",
+            {"client_options": {"timout": "3s"}},
+            "client_options .* no 'timout'; did you mean 'timeout'",
+        ),
+        ("s3://bucket/x", {"client_options": "3s"}, "must be a dict"),
+    ],
+)
+def test_wrong_names_are_errors_that_suggest(url: str, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Objects(url, options=options)
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("s3://bucket/x", {"AWS_ENDPOINT": "http://x", "aws_region": "eu", "access_key_id": "x", "allow_http": "true"}),
+        ("s3://bucket/x", {"client_options": {"timeout": timedelta(1), "proxy_url": "http://proxy:1"}}),
+        ("gs://bucket/x", {"google_service_account": "/x", "skip_signature": True}),
+        ("az://box/x", {"azure_storage_account_name": "me", "sas_key": "x", "endpoint": "http://x"}),
+        ("https://host/x", {"headers": {"x": "y"}, "client_options": {"user_agent": "me"}}),
+    ],
+)
+def test_right_names_are_taken(url: str, options: dict) -> None:
+    Objects(url, options=options).close()
+
+
+def azure(url: str = "az://box/x", anonymous: bool = False, **options: str) -> dict:
+    return credentials.azure(Location.parse(url), options, anonymous=anonymous)
+
+
+def test_the_connection_string_of_azure_is_translated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", STRING)
+    whole = {"account_name": "team", "account_key": KEY, "endpoint": "https://team.blob.core.windows.net"}
+    assert azure() == whole
+    assert azure("abfss://box@team.dfs.core.windows.net/x") == whole
+    assert azure("abfss://box@other.dfs.core.windows.net/x") == {}
+    assert azure(account_name="other") == {"account_name": "other"}
+    assert azure(azure_storage_account_key="mine", account_name="team") == {
+        "account_key": "mine",
+        "account_name": "team",
+    }
+    assert azure(endpoint="http://proxy") == {**whole, "endpoint": "http://proxy"}
+    assert azure(anonymous=True) == {"skip_signature": True}
+    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING")
+    assert azure() == {}
+
+
+def test_other_connection_strings_of_azure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "UseDevelopmentStorage=true")
+    assert azure()["endpoint"] == "http://127.0.0.1:10000/devstoreaccount1"
+    assert azure()["account_name"] == "devstoreaccount1"
+    signed = "BlobEndpoint=https://team.blob.core.windows.net/;SharedAccessSignature=sv=2024&sig=a%3D;"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", signed)
+    assert azure() == {
+        "account_name": "team",
+        "sas_key": "sv=2024&sig=a%3D",
+        "endpoint": "https://team.blob.core.windows.net/",
+    }
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountName=team")
+    with pytest.raises(ValueError, match="neither an AccountKey nor"):
+        azure()
