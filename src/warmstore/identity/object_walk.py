@@ -16,11 +16,21 @@ from typing import Any
 from warmstore.identity.kinds.dispatch import has_rule, is_simple, is_value, record
 from warmstore.identity.kinds.library_settings import record_settings
 from warmstore.identity.named_files import moved_path
-from warmstore.identity.origin import Origin, edited_files, origin_of, origin_of_class, origin_of_function, program_root
+from warmstore.identity.origin import (
+    PYTHON_ORIGIN,
+    Origin,
+    edited_files,
+    normal_name,
+    origin_of,
+    origin_of_class,
+    origin_of_function,
+    program_root,
+)
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import NAMES_A_FILE, NotPlain, PlainTexts, atom_text, digest_of
 from warmstore.identity.reads import read_function, read_module
 from warmstore.identity.reads.classes import documentation, makes_others, may_make_others, read_class, read_constructors
+from warmstore.identity.requirements import required_by
 from warmstore.identity.walk import EXPANDED, Walk
 
 _LONGEST_PATH = 1024
@@ -49,17 +59,19 @@ class ObjectWalk(Walk):
                 self.fact(place + ".<described>", documentation(thing, self.introspects))
 
     def _record_patches(self) -> None:
-        """Record what the program has put into the installed packages that the walk met."""
-        if self.settings.patches is None:
+        """Record what the program has put into the installed packages that the walk met, or that these require."""
+        patches = self.settings.patches
+        if patches is None or not patches.distributions:
             return
+        self.origin(PYTHON_ORIGIN)  # all code runs its modules
         done: set[str] = set()
-        while names := sorted(self._origins.keys() - done):  # a patch may lead to other packages
-            for name in names:
-                for shown, value in self.settings.patches.of(name):
+        while new := required_by(self._origins.values()) - done:  # a patch may lead to other packages
+            done |= new
+            for name in sorted(patches.distributions):
+                for shown, value in patches.of(name) if normal_name(name) in new else ():
                     place, is_new = self.root(("patch", shown), shown, "", value)
                     if is_new:
                         self.whole(place, value)
-            done.update(names)
             self._run_queue()
 
     def _record_constructors(self, cls: type) -> None:

@@ -256,7 +256,7 @@ def _record_of(folder: str, file: str) -> _Record | None:
     if not file.startswith(f"{folder}/"):
         return None
     place = file[len(folder) + 1 :]
-    named = _infos(folder).get(_normal(place.partition("/")[0].partition(".")[0]))
+    named = _infos(folder).get(normal_name(place.partition("/")[0].partition(".")[0]))
     if named is not None and (record := _record(Path(folder) / named)).lists(place):
         return record  # most have the name of their package; reading all records takes about 50 ms
     info = _listed(folder).get(place)
@@ -270,7 +270,7 @@ def _infos(folder: str) -> dict[str, str]:
         names = sorted(name for name in os.listdir(folder) if name.endswith(".dist-info"))  # noqa: PTH208
     except OSError:
         return {}
-    return {_normal(name.partition("-")[0]): name for name in names}
+    return {normal_name(name.partition("-")[0]): name for name in names}
 
 
 @functools.cache
@@ -284,12 +284,19 @@ def _without_record(folder: str, place: str) -> _Record | None:
             names = (info / "top_level.txt").read_text().split()
         except OSError:
             names = []
-        if top in names or _normal(info.name.partition("-")[0]) == _normal(top):
+        if top in names or normal_name(info.name.partition("-")[0]) == normal_name(top):
             return _record(info)
     return None
 
 
-def _normal(name: str) -> str:
+def metadata_of(name: str, folder: str) -> Path | None:
+    """The folder with the metadata of a distribution, by its normal name; None if there is none."""
+    info = _infos(folder).get(name)
+    return None if info is None else Path(folder) / info
+
+
+def normal_name(name: str) -> str:
+    """The name of a distribution as it is compared."""
     return re.sub(r"[-_.]+", "_", name).lower()
 
 
@@ -303,7 +310,7 @@ def edited_files(origin: Origin) -> str:
 @functools.lru_cache(maxsize=64)
 def _edited(name: str, folder: str, modules: int) -> str:
     # A loaded module does not follow later edits of its file, so the number of modules is a sufficient key.
-    info = _infos(folder).get(_normal(name))
+    info = _infos(folder).get(normal_name(name))
     if info is None:
         return ""
     record, found = _record(Path(folder) / info), []
