@@ -135,11 +135,14 @@ def _case(name: str, pipe: ws.Pipeline, settings: Settings) -> Case:
 def _plan(
     case: Case, memory: float, disk: float, folder: Path, rule: Strategy = "joint", workers: int | None = CORES
 ) -> ws.Plan:
-    """A plan whose tiers have these bytes; the workers have theirs beside. Rules of a kind share no tier in memory."""
+    """A plan whose tiers have these bytes; the workers have theirs beside. Rules of a kind share no tier in memory.
+
+    Without bytes in memory, workers are not counted: a plan without workers would cache samples in their memory.
+    """
     extra = _OVERHEAD + RULES.index(rule)
     return case.pipe.plan(
-        profile=case.profile, memory=int(memory) + case.worker_bytes + extra, disk=int(disk) + extra if disk else None,
-        folder=folder, workers=workers, strategy=rule,
+        profile=case.profile, memory=int(memory) + case.worker_bytes + extra if memory else None,
+        disk=int(disk) + extra if disk else None, folder=folder, workers=workers, strategy=rule,
     )  # fmt: skip
 
 
