@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
+import numpy as np
 import pytest
 import torch
 from tests.features.test_remote_binding import fill, has
@@ -14,6 +16,7 @@ from torch import nn
 
 import warmstore as ws
 from warmstore.errors import Damaged, StaleCache
+from warmstore.replicate.pull import PullResult
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
 
@@ -27,10 +30,11 @@ def url_of(remote: Path) -> str:
     return f"file://{remote}"
 
 
-def pushed(folder: Path, remote: Path, ids: range) -> None:
+def pushed(folder: Path, remote: Path, ids: range, *, verify: bool = False) -> None:
     with ws.FeatureCache(folder, "net") as cache:
-        fill(cache, ids)
-        cache.push(url_of(remote))
+        if len(ids):
+            fill(cache, ids)
+        cache.push(url_of(remote), verify=verify)
 
 
 def test_processes_of_one_host_sync_one_folder(tmp_path: Path, remote: Path) -> None:
@@ -52,38 +56,53 @@ def test_processes_of_one_host_sync_one_folder(tmp_path: Path, remote: Path) -> 
         assert [code for _, code in ended] == [0, 0, 0], ended
 
 
-def test_a_damaged_part_is_left_out(tmp_path: Path, remote: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("folder", ["heads", "chunks", "sidecars", "about"])
+def test_a_damaged_part_is_left_out(
+    folder: str, tmp_path: Path, remote: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pushed(tmp_path / "a", remote, range(100))
-    (head,) = remote.rglob("heads/*/*.json")
-    pushed(tmp_path / "b", remote, range(100, 200))
-    head.write_bytes(head.read_bytes()[:-40])
+    (damaged,) = remote.rglob(f"{folder}/*")
+    with ws.FeatureCache(tmp_path / "b", "net") as cache:
+        fill(cache, range(100, 200))
+        cache.push(url_of(remote))
+    good = damaged.read_bytes()
+    damaged.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another host"))  # which keeps no copies of the log
+    whole = range(200) if folder == "about" else range(100, 200)
     with ws.FeatureCache(tmp_path / "c", "net") as cache, caplog.at_level(logging.WARNING):
-        assert cache.pull(url_of(remote)).records == 100
-        assert has(cache, range(100, 200))
+        if folder == "about":  # both hosts have the same description
+            assert cache.pull(url_of(remote)).records == 0
+            pushed(tmp_path / "a", remote, range(0), verify=True)
+            assert cache.pull(url_of(remote)).records == 200
+        else:
+            assert cache.pull(url_of(remote)).records == 100
+        assert has(cache, whole)
         fill(cache, range(200, 300))
         cache.push(url_of(remote))
-    assert head.name in caplog.text
+    assert "left out" in caplog.text
     with ws.FeatureCache(url_of(remote), "net", cache_dir=tmp_path / "here") as cache:
         assert has(cache, range(100, 300))
-    pushed(tmp_path / "a", remote, range(0))  # its owner's next push heals it
+    pushed(tmp_path / "a", remote, range(0), verify=True)  # its owner heals it
     with ws.FeatureCache(tmp_path / "d", "net") as cache:
-        assert cache.pull(url_of(remote)).records == 300
+        assert cache.pull(url_of(remote)) == PullResult(3, ANY, 300)
 
 
-def test_a_remote_with_damaged_parts_only_is_damaged(tmp_path: Path, remote: Path) -> None:
-    pushed(tmp_path / "a", remote, range(100))
-    (head,) = remote.rglob("heads/*/*.json")
-    head.write_bytes(b"{}")
-    with ws.FeatureCache(tmp_path / "c", "net") as cache, pytest.raises(Damaged, match="checksum"):
-        cache.pull(url_of(remote))
-
-
-def test_hashes_with_more_bytes_are_a_miss(tmp_path: Path, remote: Path) -> None:
+def test_sidecars_with_more_bytes_are_a_miss(tmp_path: Path, remote: Path) -> None:
     pushed(tmp_path / "a", remote, range(4000))
-    for path in remote.rglob("*.hashes"):
+    for path in remote.rglob("sidecars/*"):
         path.write_bytes(path.read_bytes() + bytes(64))
     with ws.FeatureCache(url_of(remote), "net", cache_dir=tmp_path / "here") as cache:
         assert len(cache.get_batch(list(range(10)))[1]) == 10
+
+
+def test_hashes_with_more_bytes_are_damage(tmp_path: Path, remote: Path) -> None:
+    with ws.RecordStore.create(tmp_path / "a", {"x": ws.Array("int64")}) as store:
+        store.extend({"x": np.arange(10)})
+        store.push(url_of(remote))
+    for path in remote.rglob("*.hashes"):
+        path.write_bytes(path.read_bytes() + bytes(64))
+    with pytest.raises(Damaged):
+        ws.RecordStore.clone(url_of(remote), tmp_path / "b")
 
 
 def module() -> nn.Module:

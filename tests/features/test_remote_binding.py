@@ -17,6 +17,7 @@ from torch import nn
 import warmstore as ws
 from warmstore.errors import SchemaMismatch, StaleCache
 from warmstore.records.format.manifest import FORMAT
+from warmstore.records.index.sample_keys import as_keys
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
 
@@ -194,3 +195,31 @@ def test_a_remote_that_dies_is_a_miss(
         assert has(cache, range(3000, 3100))
         s3_proxy.always = None
     assert "a-secret-key" not in caplog.text
+
+
+def test_a_cache_opens_while_its_remote_is_dead(
+    url: str, s3_proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Headers and keys are never evicted, however small the cache is."""
+    with ws.FeatureCache(tmp_path / "a", "net", flush_every=100) as one:
+        for first in range(0, 4000, 100):
+            fill(one, range(first, first + 100))
+            one.flush()
+        one.push(url)
+    for name, value in s3_variables(s3_proxy.url).items():
+        monkeypatch.setenv(name, value)
+    options: dict[str, Any] = {"cache_dir": tmp_path / "here", "cache_size": "400KB"}
+    with ws.FeatureCache(url, "net", **options) as cache:
+        for first in range(0, 4000, 100):
+            assert has(cache, range(first, first + 50))
+    s3_proxy.always = "cut"
+    try:
+        with ws.FeatureCache(url, "net", **options) as cache:
+            assert len(cache) == 4000
+            assert has(cache, range(3900, 3950))
+            assert len(cache.get_batch(list(range(50)))[1]) == 50
+            assert not len(cache.session.missing(as_keys(list(range(4000)))))
+    finally:
+        s3_proxy.always = None
+    held = sum(path.stat().st_blocks * 512 for path in (tmp_path / "here").rglob("*.arrow"))
+    assert held < 1_000_000

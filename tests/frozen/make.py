@@ -29,9 +29,9 @@ from warmstore.records.write import chunk_merging
 from warmstore.records.write.chunk_eviction import evict
 from warmstore.records.write.generation import Generation
 from warmstore.replicate.attach import attach
-from warmstore.replicate.push import push
+from warmstore.replicate.parts import PartLog
+from warmstore.replicate.push_part import push_part
 from warmstore.replicate.remote_copy import Remote
-from warmstore.replicate.remote_snapshot import read_heads
 
 HERE = Path(__file__).parent
 
@@ -224,9 +224,10 @@ def adopted(path: Path) -> Story:
     story.extend(range(4))
     story.another_writer()
     with Remote(str(path.with_name("remote"))).open() as objects:
-        push(other.path, objects, Hasty(), shared=True)
-        (head,) = read_heads(objects)
-        attach(path, head, objects, Hasty())
+        log = PartLog(None)
+        push_part(other.path, objects, Hasty(), log, log.read(objects))
+        (part,) = log.read(objects).parts
+        attach(path, part, objects, Hasty())
     shutil.rmtree(path.with_name("remote"))
     shutil.rmtree(other.path)
     for lock in (path / ".pull.lock", path / "edit.lock"):

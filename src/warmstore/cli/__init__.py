@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from warmstore.cli import caches, compiled, demo, keys, pipelines, records, replicas, run
+from warmstore.cli import caches, compiled, demo, keys, pipelines, records, remotes, replicas, run
 from warmstore.cli.command_group import Commands
 
 __all__ = ["app", "main"]
@@ -50,6 +50,7 @@ app.command(context_settings={"ignore_unknown_options": True, "allow_intersperse
 app.add_typer(compiled.app, name="compiled")
 app.add_typer(keys.app, name="keys")
 app.add_typer(pipelines.app, name="pipelines")
+app.add_typer(remotes.app, name="remote")
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ Option = Annotated[
     ),
 ]
 Anonymous = Annotated[bool, typer.Option("--anonymous", help="Send unsigned requests.")]
+Sign = Annotated[bool, typer.Option("--sign", help="Sign what is sent; use only what your keys signed. For caches.")]
 Verify = Annotated[bool, typer.Option("--verify", help="Check chunks on the remote; send damaged ones again.")]
 
 
@@ -32,39 +33,50 @@ def push(
     progress: Progress = None,
     option: Option = None,
     anonymous: Anonymous = False,
+    sign: Sign = False,
 ) -> None:
     """Send a store, or this host's part of a cache, to a remote. An interrupted push is resumed."""
     from warmstore.features.remote_binding import push_folder
 
-    remote = remote_of(url, option, anonymous)
+    remote = remote_of(url, option, anonymous, sign=sign)
     typer.echo(push_text(remote, push_folder(folder, remote, verify=verify, progress=progress)))
 
 
 def pull(
-    url: Url, folder: Folder, progress: Progress = None, option: Option = None, anonymous: Anonymous = False
+    url: Url,
+    folder: Folder,
+    progress: Progress = None,
+    option: Option = None,
+    anonymous: Anonymous = False,
+    sign: Sign = False,
 ) -> None:
     """Fetch a store, or other hosts' parts of a cache, from a remote. An interrupted pull is resumed."""
     from warmstore.features.remote_binding import pull_folder
 
-    typer.echo(pull_text(folder, pull_folder(folder, remote_of(url, option, anonymous), progress=progress)))
+    typer.echo(pull_text(folder, pull_folder(folder, remote_of(url, option, anonymous, sign=sign), progress=progress)))
 
 
 def sync(
-    folder: Folder, url: Url, progress: Progress = None, option: Option = None, anonymous: Anonymous = False
+    folder: Folder,
+    url: Url,
+    progress: Progress = None,
+    option: Option = None,
+    anonymous: Anonymous = False,
+    sign: Sign = False,
 ) -> None:
     """Pull from a remote, then push the local chunks that the remote lacks."""
     from warmstore.features.remote_binding import pull_folder, push_folder
 
-    remote = remote_of(url, option, anonymous)
+    remote = remote_of(url, option, anonymous, sign=sign)
     typer.echo(pull_text(folder, pull_folder(folder, remote, progress=progress, may_be_empty=True)))
     typer.echo(push_text(remote, push_folder(folder, remote, progress=progress)))
 
 
-def remote_of(url: str, option: list[str] | None, anonymous: bool) -> "Remote":
+def remote_of(url: str, option: list[str] | None, anonymous: bool, *, sign: bool = False) -> "Remote":
     """The remote that the options of a command name."""
     from warmstore.replicate.remote_copy import Remote
 
-    return Remote(url, options_of(option), anonymous)
+    return Remote(url, options_of(option), anonymous, sign=sign)
 
 
 def options_of(option: list[str] | None) -> dict[str, str]:
@@ -84,4 +96,5 @@ def push_text(remote: "Remote", pushed: "PushResult") -> str:
 
 def pull_text(target: object, pulled: "PullResult") -> str:
     """The result of a pull in one line."""
-    return f"{target}: {pulled.chunks} chunks fetched, {format_size(pulled.size)}, {pulled.records:,} records"
+    damaged = f"; {pulled.damaged} damaged chunks were left out" if pulled.damaged else ""
+    return f"{target}: {pulled.chunks} chunks fetched, {format_size(pulled.size)}, {pulled.records:,} records{damaged}"

@@ -78,6 +78,8 @@ class FeatureCache(Closeable):
             ":level". An existing cache keeps its codec.
         threads: number of threads that compress; None for one per core.
         cache_dir, cache_size, remote_options, anonymous: for a cache at a URL; see `RecordStore.open` and `push`.
+        sign: sign what is pushed with the user's key, and use only what is signed by one of the user's keys. Always on
+            with `allow_pickle`.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class FeatureCache(Closeable):
         cache_size: int | str | None = "20GB",
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
+        sign: bool = False,
         files: Files | None = None,
     ) -> None:
         self._options = CacheOptions(
@@ -126,13 +129,15 @@ class FeatureCache(Closeable):
             cache_size=cache_size,
             remote_options=remote_options,
             anonymous=anonymous,
+            sign=sign,
         )
         self.id = id
         self.read_only = read_only
         self._location = os.fspath(folder)
         self._remote_binding: RemoteBinding | None = None
         if is_remote(self._location):
-            self._remote_binding = RemoteBinding(Remote(self._location, remote_options, anonymous), self._options)
+            remote = Remote(self._location, remote_options, anonymous, sign=self._options.is_signed)
+            self._remote_binding = RemoteBinding(remote, self._options)
         local = Path(folder) if self._remote_binding is None else self._remote_binding.folder
         blocks = WriteBehindQueue(self._commit, flush_every, parse_size(max_pending), async_write)
         self.session = CacheSession(OpenVersion(id, local, self._options, blocks, self._remote_binding, files))
@@ -333,6 +338,7 @@ class FeatureCache(Closeable):
 
         Raises:
             StaleCache, SchemaMismatch: the remote cache was filled with another module, or holds other outputs.
+            NotTrusted: signatures are needed, and no key can make them.
             RemoteUnavailable, RemoteRefused: the cache was not pushed.
         """
         remote = self._remote(url, remote_options, anonymous)
@@ -353,7 +359,9 @@ class FeatureCache(Closeable):
 
         Raises:
             StaleCache, SchemaMismatch: the remote cache was filled with another module, or holds other outputs.
-            Damaged, RemoteUnavailable, RemoteRefused: chunks copied so far are kept; the next pull resumes.
+            NotTrusted: signatures are needed, and there is no key to check them.
+            RemoteUnavailable, RemoteRefused: chunks copied so far are kept; the next pull resumes. Damaged ones are left
+                out, and counted in the result.
         """
         remote = self._remote(url, remote_options, anonymous)
         self.flush()
@@ -373,7 +381,8 @@ class FeatureCache(Closeable):
 
     def _remote(self, url: str | os.PathLike[str] | None, options: Mapping[str, Any] | None, anonymous: bool) -> Remote:
         if url is not None:
-            return Remote(url, options, anonymous).below(self.path.name)
+            remote = Remote(url, options, anonymous, sign=self._options.is_signed)
+            return remote.below(self.path.name)
         if self._remote_binding is None:
             raise ValueError(f"push and pull need a URL: {self.path} was opened as a folder")
         return self._remote_binding.remote.below(self.path.name)

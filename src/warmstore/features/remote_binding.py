@@ -5,11 +5,13 @@ import logging
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from warmstore.errors import (
     Damaged,
     DataError,
     MismatchError,
+    NotTrusted,
     ReadOnly,
     RemoteError,
     SchemaMismatch,
@@ -17,7 +19,7 @@ from warmstore.errors import (
     StoreExists,
 )
 from warmstore.features.keyed.cache_options import CacheOptions
-from warmstore.features.keyed.cache_store import is_cache
+from warmstore.features.keyed.cache_store import UNSIGNED, is_cache
 from warmstore.features.keyed.cache_versions import difference
 from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.records.format.manifest import NAME, Manifest, read_manifest
@@ -26,13 +28,15 @@ from warmstore.remote.limits import RequestLimits
 from warmstore.remote.objects import Objects
 from warmstore.replicate.attach import Keep, attach
 from warmstore.replicate.keys_first import keys_first
+from warmstore.replicate.parts import Part, PartLog, has_parts
 from warmstore.replicate.pull import PullResult
 from warmstore.replicate.pull import pull as pull_store
 from warmstore.replicate.push import PushResult
 from warmstore.replicate.push import push as push_store
+from warmstore.replicate.push_part import push_part
 from warmstore.replicate.record_store import RecordStore
 from warmstore.replicate.remote_copy import Remote, RemoteFiles, copy_folder, default_cache_dir
-from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
+from warmstore.replicate.remote_snapshot import read_heads
 from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
 
@@ -48,37 +52,50 @@ def push(version: OpenVersion, remote: Remote, verify: bool, progress: bool | No
     if store is None:
         return PushResult(0, 0, 0, 0)
     with contextlib.closing(remote.open()) as objects:
-        for head in read_heads(objects):
-            check_joins(store.manifest, head, remote)
-        return push_store(store.path, objects, store.files, shared=True, verify=verify, progress=progress)
+        log = _log_of(version, remote)
+        parts = log.read(objects)
+        for part in parts.parts:
+            check_joins(store.manifest, part, remote)
+        return push_part(store.path, objects, store.files, log, parts, verify=verify, progress=progress)
 
 
 def pull(version: OpenVersion, remote: Remote, progress: bool | None) -> PullResult:
     """See `FeatureCache.pull`."""
     keep = keys_first(version.files) if isinstance(version.files, RemoteFiles) else None
     with contextlib.closing(remote.open()) as objects:
-        return join(version, objects, remote, progress, keep)
+        return _join(version, objects, remote, progress, keep)
 
 
-def join(
+def _log_of(version: OpenVersion, remote: Remote) -> PartLog:
+    """The log of a version at a remote, which remembers what it has read."""
+    cache_dir = version.files.cache_dir if isinstance(version.files, RemoteFiles) else None
+    return version.logs.setdefault((remote.shown, remote.sign), remote.part_log(cache_dir))
+
+
+def _join(
     version: OpenVersion, objects: Objects, remote: Remote, progress: bool | None, keep: Keep | None = None
 ) -> PullResult:
     """Attach the chunks that all other hosts pushed."""
     room = None if version.quota is None else version.quota.reserve
-    parts = []
-    for head in read_heads(objects):
-        store = _store_for(version, head.manifest)
-        check_joins(store.manifest, head, remote)
-        if (fingerprint := head.manifest.metadata.get("fingerprint")) is not None and store.mode == "a":
+    pulled = []
+    for part in _log_of(version, remote).read(objects).parts:
+        store = _store_for(version, part.manifest)
+        check_joins(store.manifest, part, remote)
+        if (fingerprint := part.manifest.metadata.get("fingerprint")) is not None and store.mode == "a":
             store.annotate("fingerprint", fingerprint)  # a part that `put_batch` alone has filled takes the others'
-        parts.append(attach(store.path, head, objects, store.files, keep_remote=keep, room=room, progress=progress))
+        if part.manifest.id != store.manifest.id and part.chunks and not remote.sign:
+            store.annotate(UNSIGNED, True)
+        pulled.append(attach(store.path, part, objects, store.files, keep_remote=keep, room=room, progress=progress))
     version.see_others()
-    return _sum(parts)
+    return _sum(pulled)
 
 
 def _sum(parts: list[PullResult]) -> PullResult:
     return PullResult(
-        sum(part.chunks for part in parts), sum(part.size for part in parts), sum(part.records for part in parts)
+        sum(part.chunks for part in parts),
+        sum(part.size for part in parts),
+        sum(part.records for part in parts),
+        sum(part.damaged for part in parts),
     )
 
 
@@ -90,7 +107,8 @@ def _store_for(version: OpenVersion, manifest: Manifest) -> LocalStore:
             raise ReadOnly(f"the cache {version.path} is only read by this process; open it for writing to pull")
         with contextlib.suppress(StoreExists):
             version.path.parent.mkdir(parents=True, exist_ok=True)
-            RecordStore.create(version.path, manifest.fields, metadata=manifest.metadata, files=version.files).close()
+            metadata = metadata_of(manifest)
+            RecordStore.create(version.path, manifest.fields, metadata=metadata, files=version.files).close()
         store = version.settled_store()
     assert store is not None
     return store
@@ -131,7 +149,7 @@ class RemoteBinding:
         """`push`. If the remote fails, or others have filled it with other outputs, the samples stay local."""
         try:
             push(version, self.remote.below(version.path.name), False, False)
-        except (RemoteError, DataError, MismatchError, StoreExists) as error:
+        except (RemoteError, DataError, MismatchError, StoreExists, NotTrusted) as error:
             _log.warning("%s; samples computed on this host stay local until the next push", error)
 
     def failed(self, error: Exception) -> None:
@@ -145,12 +163,15 @@ class RemoteBinding:
 def push_folder(folder: Path, remote: Remote, *, verify: bool = False, progress: bool | None = None) -> PushResult:
     """Push a folder that holds a record store or a version of a cache."""
     files = Files()
-    shared = is_cache(read_manifest(folder, files))
+    manifest = read_manifest(folder, files)
     with contextlib.closing(remote.open()) as objects:
-        if shared:
-            for head in read_heads(objects):
-                check_joins(read_manifest(folder, files), head, remote)
-        return push_store(folder.absolute(), objects, files, shared=shared, verify=verify, progress=progress)
+        if not is_cache(manifest):
+            return push_store(folder.absolute(), objects, files, verify=verify, progress=progress)
+        log = remote.part_log()
+        parts = log.read(objects)
+        for part in parts.parts:
+            check_joins(manifest, part, remote)
+        return push_part(folder.absolute(), objects, files, log, parts, verify=verify, progress=progress)
 
 
 def pull_folder(
@@ -159,28 +180,37 @@ def pull_folder(
     """Pull a record store, or all hosts' parts of a version of a cache, into a folder."""
     files = Files()
     with contextlib.closing(remote.open()) as objects:
-        heads = read_heads(objects)
-        if not heads and may_be_empty:
-            return PullResult(0, 0, 0)
-        if not heads or not heads[0].shared:
+        if not has_parts(objects):
+            if may_be_empty and not read_heads(objects):
+                return PullResult(0, 0, 0)
             return pull_store(folder, objects, files, progress=progress)
-        if not (folder / NAME).exists():
+        parts = remote.part_log().read(objects).parts
+        if not (folder / NAME).exists() and parts:
             folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-            first = heads[0].manifest
-            RecordStore.create(folder, first.fields, metadata=first.metadata).close()
-        parts = []
-        for head in heads:
-            check_joins(read_manifest(folder, files), head, remote)
-            parts.append(attach(folder.absolute(), head, objects, files, progress=progress))
-        return _sum(parts)
+            first = parts[0].manifest
+            RecordStore.create(folder, first.fields, metadata=metadata_of(first)).close()
+        pulled = []
+        for part in parts:
+            manifest = read_manifest(folder, files)
+            check_joins(manifest, part, remote)
+            if part.manifest.id != manifest.id and part.chunks and not remote.sign and is_cache(manifest):
+                with RecordStore.open(folder, "a") as store:
+                    store.annotate(UNSIGNED, True)
+            pulled.append(attach(folder.absolute(), part, objects, files, progress=progress))
+        return _sum(pulled)
 
 
-def check_joins(local: Manifest, head: RemoteSnapshot, remote: Remote) -> None:
+def metadata_of(manifest: Manifest) -> dict[str, Any]:
+    """The metadata of a part that another host's store is created with."""
+    return {name: value for name, value in manifest.metadata.items() if name != UNSIGNED}
+
+
+def check_joins(local: Manifest, part: Part, remote: Remote) -> None:
     """Raise if another host's part of a cache has another fingerprint, or other fields, than the local store.
 
     A part that `put_batch` alone has filled has no fingerprint. It joins any part, as rows in one folder do.
     """
-    pushed = head.manifest
+    pushed = part.manifest
     theirs, ours = pushed.metadata.get("fingerprint"), local.metadata.get("fingerprint")
     changed = difference(theirs, ours) if theirs is not None and ours is not None else ""
     if changed:
@@ -189,5 +219,5 @@ def check_joins(local: Manifest, head: RemoteSnapshot, remote: Remote) -> None:
             "changed module, or versions='new'"
         )
     same_outputs = local.metadata.get("structure") == pushed.metadata.get("structure")
-    if not head.shared or local.fields != pushed.fields or not same_outputs:
+    if local.fields != pushed.fields or not same_outputs:
         raise SchemaMismatch(f"{remote!r} holds other outputs, or another codec, than this cache: use another cache id")

@@ -197,14 +197,19 @@ class Objects:
 
     async def size_async(self, name: str) -> int | None:
         """As `size`."""
+        entry = await self.entry_async(name)
+        return None if entry is None else entry.size
+
+    async def entry_async(self, name: str) -> Entry | None:
+        """What a listing says of an object; None for a missing one."""
         obstore = obstore_package()
 
-        async def head() -> int | None:
+        async def head() -> Entry | None:
             store = self._opened(write=False)
             if store is None:
                 return None
             found = await self._in_time(obstore.head_async(store, self._below(name)))
-            return int(found["size"])
+            return Entry(name, int(found["size"]), found["last_modified"].timestamp())
 
         return await self._checked(head, f"the size of {name!r} cannot be read", missing=None)
 

@@ -14,16 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from warmstore.errors import BadArtifact, BadBudget, Damaged
 from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.index.key_index import boot_id
 from warmstore.remote.objects import Objects
 from warmstore.replicate.block_writer import BlockWriter
+<<<<<<< HEAD
 from warmstore.replicate.fetch_process import FetchProcess
 from warmstore.replicate.remote_chunk import PAGES, Hashes, RemoteChunk
 from warmstore.storage.array_types import Bytes, Int64
+=======
+from warmstore.replicate.pinned_ranges import PinnedRanges
+from warmstore.replicate.remote_chunk import PAGES, RemoteChunk
+from warmstore.replicate.sidecar import Sidecar, sidecar_path
+from warmstore.storage.array_types import Bools, Bytes, Int64
+>>>>>>> fcac604c (Caches that many hosts fill are logs of segments: signed or not, folded by any host, with sidecars, upkeep and garbage collection)
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.block_source import BLOCK
 from warmstore.storage.files import Files, open_or_create, opened, read_whole, write_all
@@ -37,6 +43,7 @@ _RANGE = 1024  # the most blocks of one request
 _AHEAD = 128  # the most blocks that are read ahead
 _SMALL = 16  # blocks: chunks up to this size are fetched whole
 _TRIES = 3
+_SIDECAR = 64 << 20  # bytes of a sidecar besides those of its chunk, at most
 
 
 class BlockCache:
@@ -66,7 +73,8 @@ class BlockCache:
         self._most = None if max_size is None else max(1, max_size // BLOCK)
         self._objects = objects
         self._files = files
-        self._hashes: dict[int, Hashes] = {}
+        self._hashes: dict[int, bytes] = {}
+        self._pinned = PinnedRanges(folder, files)
         self._ahead: dict[int, tuple[int, int]] = {}  # by chunk: end of the fetched blocks, blocks read ahead
         self._table_lock = RWLock(folder / "pages.lock", files)
         self._lock = threading.Lock()
@@ -91,18 +99,24 @@ class BlockCache:
             table.allocate(_HEADER + PAGES * (max(self.chunks, default=0) + 1))
             stored_boot, boot = table.memory[:40], np.frombuffer(boot_id().ljust(40, b"\0"), np.uint8)
             states = table.memory[_HEADER : table.size]
-            if (stored_boot != boot).any():
+            has_rebooted = bool((stored_boot != boot).any())
+            if has_rebooted:
                 states[states > _ABSENT] = _UNSURE  # a power failure may have lost written blocks
                 stored_boot[:] = boot
             for number, chunk in self.chunks.items():
-                self._make_file(number, chunk, states)
+                self._make_file(number, chunk, states, rewrite=has_rebooted)
         return table
 
-    def _make_file(self, number: int, chunk: RemoteChunk, states: Bytes) -> None:
+    def _make_file(self, number: int, chunk: RemoteChunk, states: Bytes, *, rewrite: bool = False) -> None:
         descriptor = open_or_create(self.path(number), self._files)
         try:
-            if self._files.size(descriptor) != chunk.size:
+            is_new = self._files.size(descriptor) != chunk.size
+            if is_new:
                 states[PAGES * number : PAGES * (number + 1)] = _ABSENT
+            hashes = chunk.hashes(self._pinned.add(number, chunk, descriptor, write=is_new or rewrite))
+            if hashes is not None:
+                self._hashes[number] = hashes
+            if is_new:  # after the pinned ranges, which are in every file of full size
                 self._files.truncate(descriptor, chunk.size)
         finally:
             self._files.close(descriptor)
@@ -137,6 +151,9 @@ class BlockCache:
                 for number, chunk in chunks.items():
                     self._make_file(number, chunk, self._table.memory[_HEADER : self._table.size])
             self.chunks = known
+
+    def are_pinned(self, starts: Int64, lengths: Int64) -> Bools:
+        return self._pinned.hold(starts, lengths)
 
     @contextlib.contextmanager
     def pin(self, pages: Int64) -> Iterator[None]:
@@ -246,7 +263,8 @@ class BlockCache:
                     for number, blocks in _by_chunk(np.sort(evicted)):
                         with opened(self.path(number), self._files, write=True) as descriptor:
                             for first, last in _runs(blocks, 0):
-                                self._files.punch(descriptor, first * BLOCK, (last - first) * BLOCK)
+                                for start, end in self._pinned.others(number, first * BLOCK, last * BLOCK):
+                                    self._files.punch(descriptor, start, end - start)
                     excess -= len(evicted)
             states[cached[states[cached] == _USED]] = _PRESENT
 
@@ -269,24 +287,33 @@ class BlockCache:
         await self._objects.each(fetch_part, ranges)
 
     async def _load_hashes(self, number: int) -> None:
-        chunk, path = self.chunks[number], self.folder / f"{number:06d}.hashes"
+        chunk = self.chunks[number]
+        if chunk.sidecar is not None:
+            data = await fetch_sidecar(self._objects, chunk)
+            hashes = chunk.hashes(Sidecar.parse(data, chunk.sidecar, chunk.size).hashes)
+            if hashes is None:
+                raise self._damaged(chunk.hashes_object, False)
+            self._hashes[number] = hashes
+            replace_file(sidecar_path(self.folder, number), data, durable=False, files=self._files)
+            return
+        path = self.folder / f"{number:06d}.hashes"
         with contextlib.suppress(OSError):
             hashes = chunk.hashes(read_whole(self._files, path))
             if hashes is not None:
                 self._hashes[number] = hashes
                 return
-        data: bytes | None = b""
+        found: bytes | None = b""
         for _ in range(_TRIES):
             try:
-                data = await self._objects.get_async(chunk.hashes_object, most=8 * chunk.blocks)
+                found = await self._objects.get_async(chunk.hashes_object, most=chunk.hash_size * chunk.blocks)
             except BadArtifact:
                 continue  # it has more bytes than hashes
-            hashes = chunk.hashes(data)
+            hashes = chunk.hashes(found)
             if hashes is not None:
                 self._hashes[number] = hashes
-                replace_file(path, hashes.tobytes(), durable=False, files=self._files)
+                replace_file(path, hashes, durable=False, files=self._files)
                 return
-        raise self._damaged(chunk.hashes_object, data is None)
+        raise self._damaged(chunk.hashes_object, found is None)
 
     async def _fetch_range(self, number: int, first: int, last: int, wanted: set[int]) -> int:
         """Fetch blocks [first, last), write the wanted ones, and return how many bytes these have."""
@@ -317,7 +344,7 @@ class BlockCache:
         with opened(self.path(number), self._files) as descriptor, self._table_lock.inside():
             for block in unsure:
                 data = self._files.read(descriptor, self._length(number, block), block * BLOCK)
-                if xxhash.xxh3_64_intdigest(data) == int(self._hashes[number][block]):
+                if self.chunks[number].is_block(self._hashes[number], block, data):
                     states[PAGES * number + block] = _USED
                     todo.discard(block)
         return not todo
@@ -331,7 +358,7 @@ class BlockCache:
                 continue
             start, length = (block - first) * BLOCK, self._length(number, block)
             part = view[start : start + length]
-            if len(part) == length and xxhash.xxh3_64_intdigest(part) == int(hashes[block]):
+            if len(part) == length and self.chunks[number].is_block(hashes, block, part):
                 good.append(block)
         # Under the lock, so that no block is evicted between its write and its new state.
         with opened(self.path(number), self._files, write=True) as descriptor, self._table_lock.inside():
@@ -345,6 +372,27 @@ class BlockCache:
         where = self._objects.location.url
         problem = "is missing" if missing else "does not match its checksum"
         return Damaged(f"{where}/{name} {problem}; push the store again, with verify=True, from an undamaged copy")
+
+
+async def fetch_sidecar(objects: Objects, chunk: RemoteChunk) -> bytes:
+    """The bytes of a chunk's sidecar, which match its name.
+
+    Raises:
+        Damaged: it is missing or damaged.
+        RemoteUnavailable, RemoteRefused: it cannot be fetched.
+    """
+    assert chunk.sidecar is not None
+    for left in reversed(range(_TRIES)):  # bytes that were damaged in transit may arrive undamaged on a retry
+        try:
+            data = await objects.get_async(chunk.hashes_object, most=2 * chunk.size + _SIDECAR)
+            if data is None:
+                break
+            Sidecar.parse(data, chunk.sidecar, chunk.size)
+            return data
+        except (Damaged, BadArtifact):
+            if not left:
+                break
+    raise Damaged(f"{objects.location.url}/{chunk.hashes_object} is missing or damaged; push the cache again")
 
 
 def _is_present(states: Bytes) -> Any:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from warmstore.errors import Diverged, StoreExists
+from warmstore.errors import Damaged, Diverged, StoreExists
 from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.format.generation_log import open_log, open_numbers
 from warmstore.records.format.manifest import NAME, remove_leftovers, write_manifest
@@ -31,11 +31,16 @@ _AT_ONCE = 4  # chunks that are fetched at once
 
 @dataclass(frozen=True)
 class PullResult:
-    """The result of a pull. chunks, size: fetched chunks and their bytes. records: new records."""
+    """The result of a pull.
+
+    chunks, size: fetched chunks and their bytes. records: new records. damaged: chunks of a cache that are damaged at
+    the remote and were left out.
+    """
 
     chunks: int
     size: int
     records: int
+    damaged: int = 0
 
 
 def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = None) -> PullResult:
@@ -66,7 +71,7 @@ def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = 
 def sync(path: Path, objects: Objects, files: Files, *, progress: bool | None = None) -> tuple[PullResult, PushResult]:
     """`pull`, if the remote has a store, and then `push`."""
     pulled = pull(path, objects, files, progress=progress) if read_heads(objects) else PullResult(0, 0, 0)
-    return pulled, push(path, objects, files, shared=False, progress=progress)
+    return pulled, push(path, objects, files, progress=progress)
 
 
 def _pull_new(path: Path, head: RemoteSnapshot, objects: Objects, files: Files, progress: bool | None) -> PullResult:
@@ -175,6 +180,9 @@ def fetch_chunks(
             try:
                 for finished in as_completed([pool.submit(fetch_one, number) for number in wanted]):
                     finished.result()
+            except Damaged:
+                pool.shutdown(cancel_futures=True)
+                raise
             except BaseException:
                 # An interrupt, or the first failed chunk, does not wait for the other chunks.
                 pool.shutdown(wait=False, cancel_futures=True)

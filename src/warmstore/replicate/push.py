@@ -50,17 +50,13 @@ def push(
     objects: Objects,
     files: Files,
     *,
-    shared: bool,
     verify: bool = False,
-    noted: bool = True,
     progress: bool | None = None,
 ) -> PushResult:
     """Copy the store in a folder to a remote.
 
     Args:
-        shared: push one host's part of a cache that several hosts fill, without the chunks of other hosts.
         verify: read the chunks that the remote has already, and send damaged ones again.
-        noted: write a note of the push into the store's folder. Only stores that are rebalanced need it.
 
     Raises:
         Diverged: the remote has another store, or rows that this one lacks. StoreExists: it has the other kind.
@@ -70,17 +66,13 @@ def push(
     for _ in range(_TRIES):
         local = Local.read(path, files)
         heads = read_heads(objects, mend=local.manifest.id if verify else None)
-        entries = local.entries if shared else local.finished
+        entries = local.finished
         head = next((head for head in heads if head.manifest.id == local.manifest.id), None)
-        check_kind(heads, objects, shared=shared)
-        if not shared and head is None and heads:
+        check_kind(heads, objects)
+        if head is None and heads:
             raise Diverged(f"{objects.location.url} holds another store than {path}; push it to a URL of its own")
         in_log = set(entries["chunk"].tolist())
-        numbers = [
-            chunk
-            for chunk in local.ends
-            if chunk in in_log and chunk not in local.waiting and not (shared and chunk in local.adopted)
-        ]
+        numbers = [chunk for chunk in local.ends if chunk in in_log and chunk not in local.waiting]
         log = entries.tobytes()
         waiting = len(local.waiting)
         note = read_note(path, objects, files)
@@ -90,19 +82,16 @@ def push(
         chunks, sent = _send(local, numbers, known, objects, files, verify=verify, progress=progress)
         result = PushResult(len(sent), sum(sent), len(numbers) - len(sent), waiting)
         if head is not None and (head.log, dict(head.chunks), head.manifest) == (log, chunks, local.manifest):
-            if noted:
-                write_note(path, objects, head, files)  # the process that sent the head may have died before its note
+            write_note(path, objects, head, files)  # the process that sent the head may have died before its note
             return result
         sequence = (last_sequence(objects, local.manifest.id) if head is None else head.sequence) + 1
         name = head_name(objects, local.manifest.id, sequence)
-        new_head = RemoteSnapshot(name, sequence, shared, local.manifest, log, chunks, local.numbers)
-        if noted:
-            write_note(path, objects, new_head, files, coming=True)
+        new_head = RemoteSnapshot(name, sequence, False, local.manifest, log, chunks, local.numbers)
+        write_note(path, objects, new_head, files, coming=True)
         if write_head(objects, new_head):
             if not objects.is_conditional:
                 read_heads(objects)  # raises if another process pushed at the same time
-            if noted:
-                write_note(path, objects, new_head, files)
+            write_note(path, objects, new_head, files)
             with contextlib.suppress(WarmstoreError):  # the push is complete; removing may not be permitted
                 objects.run(remove_older_heads(objects, local.manifest.id))
             return result
@@ -130,11 +119,17 @@ def _send(
             chunk = known.get(number)
             if chunk is None or chunk.size != local.ends[number] or verify or not _is_present(chunk, present):
                 async with slots:
+<<<<<<< HEAD
                     data = mapped(local.chunk_path(number), local.ends[number], files)
+=======
+                    data = mapped_chunk(local.chunk_path(number), local.ends[number], files)
+>>>>>>> fcac604c (Caches that many hosts fill are logs of segments: signed or not, folded by any host, with sidecars, upkeep and garbage collection)
                     new, hashes = await aside(RemoteChunk.of, data)
-                    if not _is_present(new, present) or (verify and not await _is_intact(objects, new)):
+                    if not _is_present(new, present) or (
+                        verify and not (await _has_hashes(objects, new) and await is_intact(objects, new))
+                    ):
                         await objects.put_async(new.object, data)
-                        await objects.put_async(new.hashes_object, hashes.astype("<u8").tobytes())
+                        await objects.put_async(new.hashes_object, hashes)
                         sent.append(new.size)
                 chunk = new
             done[number] = chunk
@@ -148,14 +143,24 @@ def _is_present(chunk: RemoteChunk, present: dict[str, int]) -> bool:
     return present.get(chunk.object) == chunk.size and present.get(chunk.hashes_object) == 8 * chunk.blocks
 
 
-async def _is_intact(objects: Objects, chunk: RemoteChunk) -> bool:
-    hashes, data = await objects.get_async(chunk.hashes_object), await objects.get_async(chunk.object)
-    if data is None or chunk.hashes(hashes) is None:
+async def is_intact(objects: Objects, chunk: RemoteChunk) -> bool:
+    """Whether a remote has the bytes of a chunk, all of them."""
+    data = await objects.get_async(chunk.object)
+    if data is None:
         return False
-    return (await aside(RemoteChunk.of, memoryview(data)))[0] == chunk
+    found, _ = await aside(lambda: RemoteChunk.of(memoryview(data), signed=chunk.is_signed))
+    return (found.name, found.size) == (chunk.name, chunk.size)
 
 
+<<<<<<< HEAD
 def mapped(path: Path, size: int, files: Files) -> memoryview:
+=======
+async def _has_hashes(objects: Objects, chunk: RemoteChunk) -> bool:
+    return chunk.hashes(await objects.get_async(chunk.hashes_object)) is not None
+
+
+def mapped_chunk(path: Path, size: int, files: Files) -> memoryview:
+>>>>>>> fcac604c (Caches that many hosts fill are logs of segments: signed or not, folded by any host, with sidecars, upkeep and garbage collection)
     """The first `size` bytes of a file. The mapping is never closed: requests that outlive an interrupt read it."""
     with opened(path, files) as descriptor:
         if files.size(descriptor) < size:

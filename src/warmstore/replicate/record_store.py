@@ -107,7 +107,7 @@ class RecordStore(LocalStore):
         """
         self._settle()
         with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
-            return push(self.path, objects, self.files, shared=False, verify=verify, progress=progress)
+            return push(self.path, objects, self.files, verify=verify, progress=progress)
 
     def pull(
         self,

@@ -27,7 +27,11 @@ from warmstore.remote.limits import RequestLimits
 from warmstore.remote.location import Location, is_remote
 from warmstore.remote.objects import Objects
 from warmstore.replicate.block_cache import BlockCache
+<<<<<<< HEAD
 from warmstore.replicate.fetch_process import FetchProcess
+=======
+from warmstore.replicate.parts import PartLog
+>>>>>>> fcac604c (Caches that many hosts fill are logs of segments: signed or not, folded by any host, with sidecars, upkeep and garbage collection)
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import find_copy
 from warmstore.replicate.remote_snapshot import RemoteSnapshot
@@ -47,13 +51,14 @@ _LIMITS = RequestLimits(read_timeout=15, retries=4, request=60, failures=20, coo
 class Remote:
     """How to reach a remote.
 
-    url, options, anonymous: see `warmstore.remote.objects.Objects`. Options are never shown.
+    url, options, anonymous: see `warmstore.remote.objects.Objects`. Options are never shown. sign: see `PartLog`.
     """
 
     url: str | os.PathLike[str]
     options: Mapping[str, Any] | None = field(default=None, repr=False)
     anonymous: bool = False
     limits: RequestLimits = _LIMITS
+    sign: bool = False
 
     def __post_init__(self) -> None:
         Location.parse(self.url)
@@ -74,6 +79,11 @@ class Remote:
     def open(self) -> Objects:
         """Connect to the remote."""
         return Objects(self.url, options=self.options, anonymous=self.anonymous, limits=self.limits, parallel=16)
+
+    def part_log(self, cache_dir: Path | None = None) -> PartLog:
+        """The log of the keyed store at this URL. What is fetched of it is kept in `cache_dir`."""
+        folder = copy_folder(self, default_cache_dir() if cache_dir is None else cache_dir)
+        return PartLog(folder.with_name(f"{folder.name}.log"), sign=self.sign)
 
 
 class RemoteFiles(Files):
@@ -234,5 +244,5 @@ def add_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) ->
 
 def write_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
     """List the remote chunks of a generation's folder."""
-    listed = {str(number): [chunk.name, chunk.size] for number, chunk in chunks.items()}
+    listed = {str(number): [chunk.name, chunk.size, chunk.sidecar] for number, chunk in chunks.items()}
     replace_file(folder / CHUNKS, json.dumps(listed).encode(), durable=True, files=files)

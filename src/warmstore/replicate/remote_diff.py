@@ -26,6 +26,7 @@ from warmstore.records.log.log_entries import (
 )
 from warmstore.records.read.live_batches import live_batches
 from warmstore.remote.objects import Objects
+from warmstore.replicate.parts import has_parts
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, is_locked, is_read_only, read_whole
@@ -91,19 +92,18 @@ def find_copy(objects: Objects) -> RemoteSnapshot:
         NotAStore: the remote has no store. StoreExists: it has a feature cache. Diverged: it has several stores.
     """
     heads = read_heads(objects)
+    check_kind(heads, objects)
     if not heads:
         raise NotAStore(f"{objects.location.url} holds no store; push one there")
-    check_kind(heads, objects, shared=False)
     if len(heads) > 1:
         raise Diverged(f"{objects.location.url} holds {len(heads)} stores; push each to a URL of its own")
     return heads[0]
 
 
-def check_kind(heads: list[RemoteSnapshot], objects: Objects, *, shared: bool) -> None:
-    for head in heads:
-        if head.shared != shared:
-            kinds = ("a feature cache", "a record store") if head.shared else ("a record store", "a feature cache")
-            raise StoreExists(f"{objects.location.url} holds {kinds[0]}, not {kinds[1]}; use another URL")
+def check_kind(heads: list[RemoteSnapshot], objects: Objects) -> None:
+    """Raise StoreExists if a remote holds a feature cache instead of a record store with these heads."""
+    if any(head.shared for head in heads) or (not heads and has_parts(objects)):
+        raise StoreExists(f"{objects.location.url} holds a feature cache, not a record store; use another URL")
 
 
 def relation(path: Path, objects: Objects, head: RemoteSnapshot, files: Files) -> Relation:

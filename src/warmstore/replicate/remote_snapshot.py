@@ -71,6 +71,11 @@ class RemoteSnapshot:
         return entries_of(self.log, self.seed, self.name)
 
     @property
+    def logs(self) -> list[str]:
+        """The names of the objects with its log and its numbers."""
+        return [xxhash.xxh3_128_hexdigest(data) for data in (self.log, self.numbers) if data or data is self.log]
+
+    @property
     def lists(self) -> NumberLists:
         """The lists of numbers that log entries refer to."""
         return NumberLists(self.numbers, self.seed, self.name)
@@ -107,6 +112,14 @@ def read_heads(objects: Objects, *, mend: str | None = None) -> list[RemoteSnaps
     for error in bad:
         _log.warning("%s; the part of this host is left out", error)
     return found
+
+
+def read_all_heads(objects: Objects) -> tuple[list[RemoteSnapshot], list[str]]:
+    """All heads of record stores at a remote, old ones included; and why others cannot be read."""
+    listed = [head for heads in objects.run(HEADS.by_series(objects)).values() for head in heads]
+    read = objects.run(objects.each(lambda head: _read(objects, head), listed))
+    heads = [head for head in read if isinstance(head, RemoteSnapshot)]
+    return heads, [str(error) for error in read if not isinstance(error, RemoteSnapshot)]
 
 
 def last_sequence(objects: Objects, store: str) -> int:

@@ -7,7 +7,7 @@ are read. The address space asks a `BlockSource` for blocks before it copies row
 import contextlib
 from typing import Protocol
 
-from warmstore.storage.array_types import Int64
+from warmstore.storage.array_types import Bools, Int64
 
 BLOCK = 1 << 16
 """Bytes of one block, the unit in which chunks are fetched."""
@@ -20,6 +20,13 @@ class BlockSource(Protocol):
         """The index of a chunk's first block; -1 for a chunk whose file is complete.
 
         Creates the file of a chunk that comes from the remote, if it is missing.
+        """
+
+    def are_pinned(self, starts: Int64, lengths: Int64, /) -> Bools:
+        """Which spans are in the local files whatever is evicted, and need no `pin`: bool [n].
+
+        Args:
+            starts: int64 [n], BLOCK times the index of a block, and the offset in it. lengths: int64 [n].
         """
 
     def pin(self, blocks: Int64, /) -> contextlib.AbstractContextManager[None]:

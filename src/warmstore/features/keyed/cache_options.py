@@ -46,6 +46,7 @@ class CacheOptions:
     cache_size: int | str | None = "20GB"
     remote_options: Mapping[str, Any] | None = field(default=None, repr=False)
     anonymous: bool = False
+    sign: bool = False
 
     def __post_init__(self) -> None:
         if self.flush_every < 1:
@@ -72,6 +73,11 @@ class CacheOptions:
                 f"writer_ranks is {ranks!r}; it must be a collection of the ranks that write, such as [0], or None for "
                 "all ranks. If no process should write, pass read_only=True"
             )
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether only signed parts of a remote are used: what others write must not be unpickled."""
+        return self.sign or self.allow_pickle
 
     def hot_tier(self) -> HotTier | None:
         """A new hot tier, or None without `hot_size`.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from warmstore.errors import AmbiguousBatch, Damaged, RemoteError
+from warmstore.errors import AmbiguousBatch, BadBudget, Damaged, RemoteError
 from warmstore.features.keyed.cache_reader import merge, no_values, select
 from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.features.outputs.dims_inference import Repeats
@@ -100,7 +100,7 @@ class CacheSession:
         """
         try:
             return self._fetch(keys)
-        except (RemoteError, Damaged) as error:
+        except (RemoteError, Damaged, BadBudget) as error:
             if self._remote is None:
                 raise
             self._remote.failed(error)

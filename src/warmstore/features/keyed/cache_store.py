@@ -14,6 +14,10 @@ SETTLED = "settled"
 """In the metadata of such a cache, once a batch of several samples was computed."""
 
 
+UNSIGNED = "unsigned"
+"""In the metadata of a cache that has taken over chunks that nobody signed. Nothing in it is unpickled."""
+
+
 def is_cache(store: LocalStore | Manifest) -> bool:
     """Whether a store is a feature cache."""
     return store.metadata.get("structure") is not None and KEY in store.fields

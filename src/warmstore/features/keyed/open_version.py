@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from warmstore.errors import Closed, ReadOnly, SchemaMismatch, StaleCache, StoreExists
+from warmstore.errors import Closed, NotTrusted, ReadOnly, SchemaMismatch, StaleCache, StoreExists
 from warmstore.features.keyed.cache_options import CacheOptions, folder_name
 from warmstore.features.keyed.cache_quota import CacheQuota, rebalance, tidy
 from warmstore.features.keyed.cache_reader import CacheReader
-from warmstore.features.keyed.cache_store import SETTLED, UNSETTLED, is_settled, schema_of
+from warmstore.features.keyed.cache_store import SETTLED, UNSETTLED, UNSIGNED, is_settled, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, difference, have_same_rules, version_folder
 from warmstore.features.keyed.usage_counters import UsageCounters
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
@@ -29,6 +29,7 @@ from warmstore.records.local_store import LocalStore
 from warmstore.records.maintenance.rewrite import Utilisation
 from warmstore.records.write.upgrade import upgrade
 from warmstore.records.write.write_options import WriteOptions
+from warmstore.replicate.parts import PartLog
 from warmstore.storage.files import Files, is_read_only
 from warmstore.storage.humanize import parse_size
 
@@ -101,6 +102,7 @@ class OpenVersion:
         self._read_only = options.read_only
         self._writers = WriterRanks(options.writer_ranks)
         self.remote = remote
+        self.logs: dict[tuple[str, bool], PartLog] = {}  # by URL, and whether it is signed
         self._accepted = 0  # blocks that the store accepted before a commit failed
         self.find_store()
         try:
@@ -231,6 +233,13 @@ class OpenVersion:
 
     def _check_joins(self, store: LocalStore, schema: OutputSchema) -> None:
         """Raise if the store of another process does not fit the fingerprint and pending blocks of this one."""
+        if self.options.allow_pickle and store.metadata.get(UNSIGNED):
+            raise NotTrusted(
+                None,
+                "it holds samples of a remote that nobody signed, which must not be unpickled; remove the folder and "
+                "pull again with allow_pickle=True or sign=True, or open it without allow_pickle",
+                str(self.path),
+            )
         known = store.metadata.get("fingerprint")
         if self.module_fingerprint is not None and known is not None:
             self.check_fingerprint(known, self.module_fingerprint)

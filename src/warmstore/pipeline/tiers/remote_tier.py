@@ -28,8 +28,8 @@ from warmstore.records.local_store import LocalStore
 from warmstore.records.log.log_entries import ADOPTED
 from warmstore.replicate.attach import attach
 from warmstore.replicate.keys_first import keys_first
+from warmstore.replicate.parts import Part
 from warmstore.replicate.remote_copy import Remote, RemoteFiles
-from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
 from warmstore.storage.array_types import Bools
 from warmstore.storage.memory.address_space import SLOT
 
@@ -44,10 +44,10 @@ class RemotePart:
     """What one host has pushed of one of the two stores of a version.
 
     kind: of the store; see `KINDS`. keys: uint64 [rows, 2]; zeros for damaged ones. chunks: the rows of each chunk, by
-    its number in `head`. store: has the rows; values are fetched when they are read.
+    its number in `pushed`. store: has the rows; values are fetched when they are read.
     """
 
-    head: RemoteSnapshot
+    pushed: Part
     kind: int
     schema: SampleSchema
     store: LocalStore
@@ -83,8 +83,8 @@ class RemoteVersion:
         self.remote = remote
         self._files = RemoteFiles(remote, _SCRATCH, scratch)
         self.parts = [
-            self._part(head, scratch / f"{name}.{number}")
-            for number, head in enumerate(read_heads(self._files.objects))
+            self._part(part, scratch / f"{name}.{number}")
+            for number, part in enumerate(remote.part_log().read(self._files.objects).parts)
         ]
 
     @cached_property
@@ -96,7 +96,7 @@ class RemoteVersion:
     @property
     def schema(self) -> SampleSchema | None:
         """The schema of most samples, by the part with most of them; None if they have nothing in common."""
-        content = self._largest.head.manifest.metadata["schema"]
+        content = self._largest.pushed.manifest.metadata["schema"]
         return None if content is None else SampleSchema.from_json(content)
 
     def examples(self) -> list[Taken]:
@@ -110,7 +110,7 @@ class RemoteVersion:
     @property
     def steps(self) -> tuple[Description, ...]:
         """The steps, without the facts of their identities."""
-        return tuple(self.parts[0].head.manifest.metadata["steps"])
+        return tuple(self.parts[0].pushed.manifest.metadata["steps"])
 
     def close(self) -> None:
         """Close the connection."""
@@ -118,10 +118,10 @@ class RemoteVersion:
             part.store.close()
         self._files.release()
 
-    def _part(self, head: RemoteSnapshot, folder: Path) -> RemotePart:
+    def _part(self, part: Part, folder: Path) -> RemotePart:
         found = parsed_version(self.name)
-        metadata = head.manifest.metadata
-        if not head.shared or metadata.get("kind") not in KINDS or found is None:
+        metadata = part.manifest.metadata
+        if metadata.get("kind") not in KINDS or found is None:
             raise StaleCache(f"{self.remote!r} holds no samples of a pipeline; push to another URL")
         kind = KINDS.index(metadata["kind"])
         try:
@@ -129,15 +129,15 @@ class RemoteVersion:
             schema = SampleSchema.of_bytes(found["codec"]) if kind else SampleSchema.from_json(metadata["schema"])
             fields = schema.store_fields
         except (KeyError, TypeError, ValueError, AttributeError, WarmstoreError) as error:
-            raise Damaged(f"{head.name} at {self.remote!r} does not say what it holds: {error!r}; remove it") from error
+            raise Damaged(f"{part.name} at {self.remote!r} does not say what it holds: {error!r}; remove it") from error
         if key != found["key"]:
-            raise StaleCache(f"{head.name} at {self.remote!r} holds the results of other steps than those of its name")
-        if fields != head.manifest.fields:
-            raise Damaged(f"{head.name} at {self.remote!r} has other fields than its schema; remove it")
-        LocalStore.create(folder, head.manifest.fields, files=self._files).close(seal=False)
-        attach(folder, head, self._files.objects, self._files, keep_remote=keys_first(self._files), progress=False)
+            raise StaleCache(f"{part.name} at {self.remote!r} holds the results of other steps than those of its name")
+        if fields != part.manifest.fields:
+            raise Damaged(f"{part.name} at {self.remote!r} has other fields than its schema; remove it")
+        LocalStore.create(folder, part.manifest.fields, files=self._files).close(seal=False)
+        attach(folder, part, self._files.objects, self._files, keep_remote=keys_first(self._files), progress=False)
         store = LocalStore.open_folder(folder, "r", files=self._files)
-        return RemotePart(head, kind, schema, store, _keys(store), _chunks(store))
+        return RemotePart(part, kind, schema, store, _keys(store), _chunks(store))
 
 
 @final

@@ -22,9 +22,9 @@ from warmstore.records.format.manifest import NAME
 from warmstore.remote.objects import Objects
 from warmstore.replicate.attach import STAGING, attach
 from warmstore.replicate.pull import PullResult
-from warmstore.replicate.push import PushResult, push
+from warmstore.replicate.push import PushResult
+from warmstore.replicate.push_part import push_part
 from warmstore.replicate.remote_copy import Remote
-from warmstore.replicate.remote_snapshot import read_heads
 from warmstore.storage.disk_usage import on_disk
 from warmstore.storage.files import Files
 from warmstore.storage.lease import UsageLease
@@ -56,14 +56,15 @@ def push_version(folder: Path, remote: Remote, *, verify: bool, progress: bool |
 
 def _push_store(store: Path, remote: Remote, verify: bool, progress: bool | None) -> PushResult:
     with contextlib.closing(remote.open()) as objects:
-        for head in read_heads(objects):
-            if not head.shared or head.manifest.metadata.get("kind") not in KINDS:
-                raise StaleCache(f"{remote!r} holds no samples of a pipeline; push to another URL")
+        log = remote.part_log()
+        parts = log.read(objects)
+        if any(part.manifest.metadata.get("kind") not in KINDS for part in parts.parts):
+            raise StaleCache(f"{remote!r} holds no samples of a pipeline; push to another URL")
         for _ in range(_TRIES):
             # A process that fills the tier may evict a chunk meanwhile.
             with contextlib.suppress(FileNotFoundError):
-                return push(store, objects, Files(), shared=True, verify=verify, noted=False, progress=progress)
-        return push(store, objects, Files(), shared=True, verify=verify, noted=False, progress=progress)
+                return push_part(store, objects, Files(), log, parts, verify=verify, progress=progress)
+        return push_part(store, objects, Files(), log, parts, verify=verify, progress=progress)
 
 
 def pull_version(store: SampleStore, version: RemoteVersion, progress: bool | None) -> PullResult:
@@ -92,7 +93,7 @@ def _adopt(store: SampleStore, part: RemotePart, objects: Objects, progress: boo
         missing = store.table.samples_of(store.place.number, part.keys[rows]) >= 0
         if not missing.any() or 2 * int(missing.sum()) < len(missing):
             continue
-        size = on_disk(part.head.chunks[number].size) + _STAGED
+        size = on_disk(part.pushed.chunks[number].chunk.size) + _STAGED
         if quota.free(size) < size:
             continue  # the rows that have room are copied
         target = store.store_of(part.kind)
@@ -100,7 +101,7 @@ def _adopt(store: SampleStore, part: RemotePart, objects: Objects, progress: boo
             break
         path = target.store.path
         try:
-            pulled.append(attach(path, part.head, objects, QuotaFiles(quota), numbers=[number], progress=progress))
+            pulled.append(attach(path, part.pushed, objects, QuotaFiles(quota), numbers=[number], progress=progress))
         except OSError as error:
             if not is_quota_exceeded(error):
                 raise
@@ -138,7 +139,7 @@ def _add(store: SampleStore, part: RemotePart, samples: Int64, rows: Int64) -> N
 def sum_of_pulls(results: Iterable[PullResult]) -> PullResult:
     """The results of several pulls as one."""
     every = [*results]
-    return PullResult(*(sum(getattr(one, name) for one in every) for name in ("chunks", "size", "records")))
+    return PullResult(*(sum(getattr(one, name) for one in every) for name in ("chunks", "size", "records", "damaged")))
 
 
 def sum_of_pushes(results: Iterable[PushResult]) -> PushResult:

@@ -124,6 +124,8 @@ class AddressSpace:
         remote = (bases >= 0) & (np.asarray(lengths) > 0)
         within, bases = (addresses % self.slot)[remote], bases[remote]
         lengths = np.broadcast_to(lengths, len(addresses))[remote]
+        absent = ~self.block_source.are_pinned(bases * BLOCK + within, lengths)
+        within, bases, lengths = within[absent], bases[absent], lengths[absent]
         first, last = within // BLOCK, (within + lengths - 1) // BLOCK
         count = last - first + 1
         if count.max(initial=0) <= 2:

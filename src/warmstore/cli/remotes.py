@@ -1,0 +1,108 @@
+"""`warmstore remote`: what a store or a cache at a remote holds, its repair, and garbage collection."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from warmstore.cli.replicas import Anonymous, Option, Sign, Url, remote_of
+from warmstore.cli.tables import table
+from warmstore.storage.humanize import format_size, parse_duration
+
+if TYPE_CHECKING:
+    from warmstore.replicate.upkeep import RemoteReport
+
+app = typer.Typer(help="Look after a store or a cache at a remote.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Deep = Annotated[bool, typer.Option("--deep", help="Read all chunks, instead of comparing their sizes.")]
+
+
+@app.command()
+def verify(
+    url: Url,
+    deep: Deep = False,
+    as_json: Json = False,
+    option: Option = None,
+    anonymous: Anonymous = False,
+    sign: Sign = False,
+) -> None:
+    """Show the hosts of a cache at a remote, and what is damaged. The status is 1 if anything is."""
+    from warmstore.replicate import upkeep
+
+    report = upkeep.verify(remote_of(url, option, anonymous, sign=sign), deep=deep)
+    _show(report, as_json)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+@app.command()
+def repair(
+    url: Url,
+    deep: Deep = False,
+    as_json: Json = False,
+    option: Option = None,
+    anonymous: Anonymous = False,
+    sign: Sign = False,
+) -> None:
+    """Forget what is damaged in a cache at a remote. Hosts that have it push it again."""
+    from warmstore.replicate import upkeep
+
+    _show(upkeep.repair(remote_of(url, option, anonymous, sign=sign), deep=deep), as_json)
+
+
+@app.command()
+def retire(
+    url: Url,
+    host: Annotated[str, typer.Argument(metavar="HOST", help="A host's name, or the beginning of its store's id.")],
+    as_json: Json = False,
+    option: Option = None,
+    anonymous: Anonymous = False,
+    sign: Sign = False,
+) -> None:
+    """Forget what one host has pushed to a cache. Should it push again, it is back."""
+    from warmstore.replicate import upkeep
+
+    hosts = upkeep.retire(remote_of(url, option, anonymous, sign=sign), host)
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in hosts]))
+        return
+    for one in hosts:
+        typer.echo(f"{one.host} ({one.store[:8]}): {one.chunks} chunks, {format_size(one.size)}, are no longer listed")
+
+
+@app.command()
+def gc(
+    url: Url,
+    keep: Annotated[str, typer.Option("--keep", help="Objects younger than this stay, such as 7d; a day at least.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing.")] = False,
+    as_json: Json = False,
+    option: Option = None,
+    anonymous: Anonymous = False,
+) -> None:
+    """Remove the objects of a store or a cache at a remote that nothing names. Safe beside pushes."""
+    from warmstore.replicate import upkeep
+
+    removed = upkeep.gc(remote_of(url, option, anonymous), keep=parse_duration(keep), dry_run=dry_run)
+    if as_json:
+        typer.echo(json.dumps(asdict(removed)))
+        return
+    would = "would be removed" if dry_run else "removed"
+    young = f"; {removed.young} younger ones stay" if removed.young else ""
+    typer.echo(f"{removed.objects} objects, {format_size(removed.size)}, {would}{young}")
+
+
+def _show(report: "RemoteReport", as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(asdict(report) | {"ok": report.ok}))
+        return
+    if report.hosts:
+        hosts = table("hosts", "host", "store", ">chunks", ">size", ">damaged")
+        for host in report.hosts:
+            damaged = str(len(host.damaged)) if host.damaged else "-"
+            hosts.add_row(host.host, host.store[:8], str(host.chunks), format_size(host.size), damaged)
+        Console().print(hosts)
+    for problem in report.problems:
+        typer.echo(f"damaged: {problem}")
+    typer.echo(f"{report.unused} objects, {format_size(report.unused_size)}, are named by nothing")

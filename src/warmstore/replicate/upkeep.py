@@ -1,0 +1,240 @@
+"""Upkeep of a store at a remote: what it holds and what is damaged, repair, hosts that retire, and garbage collection.
+
+`verify` and `gc` know record stores and keyed stores. `repair` and `retire` rewrite the segments of keyed stores; a
+record store is repaired by `push(verify=True)` from an undamaged copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from warmstore.errors import Damaged, NotAStore
+from warmstore.remote.objects import Entry, Objects
+from warmstore.remote.segment_bundles import Bundle
+from warmstore.remote.segment_log import PACKS
+from warmstore.replicate.block_cache import fetch_sidecar
+from warmstore.replicate.parts import FOLDER, Part, PartChunk, PartLog, Parts, has_parts
+from warmstore.replicate.push import is_intact
+from warmstore.replicate.remote_chunk import RemoteChunk
+from warmstore.replicate.remote_copy import Remote
+from warmstore.replicate.remote_snapshot import read_all_heads
+
+LEAST_KEEP = 24 * 3600.0
+"""The least age in seconds of an object that `gc` removes. A push sends chunks long before it names them."""
+_MARK = "gc/last"
+_COLLECTED = re.compile(r"(chunks|sidecars|about|logs|packs)/[0-9a-f]{32,64}(\.hashes)?")
+
+
+@dataclass(frozen=True)
+class HostReport:
+    """One host's part of a keyed store. damaged: numbers of the chunks that are missing or damaged."""
+
+    host: str
+    store: str
+    chunks: int
+    size: int
+    damaged: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class RemoteReport:
+    """What a remote holds.
+
+    problems: what is left out and why. unused, unused_size: objects that nothing names, and their bytes.
+    """
+
+    hosts: list[HostReport]
+    problems: list[str]
+    unused: int
+    unused_size: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is damaged."""
+        return not self.problems and not any(host.damaged for host in self.hosts)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Objects and bytes that `gc` removed or would remove; objects that stay because they are young."""
+
+    objects: int
+    size: int
+    young: int
+
+
+def verify(remote: Remote, *, deep: bool = False) -> RemoteReport:
+    """Compare what segments or heads name with what the remote has.
+
+    Args:
+        deep: read all chunks, too. Otherwise their sizes are compared.
+
+    Raises:
+        NotAStore: the remote has neither a record store nor a keyed store.
+        RemoteUnavailable, RemoteRefused: the remote cannot be read.
+    """
+    with contextlib.closing(remote.open()) as objects:
+        return _verify(objects, PartLog(None, sign=remote.sign), deep=deep)
+
+
+def _verify(objects: Objects, log: PartLog, *, deep: bool) -> RemoteReport:
+    entries = {entry.name: entry for entry in objects.entries()}
+    if not has_parts(objects):
+        return _verify_heads(objects, entries, deep=deep)
+    parts = log.read(objects)
+    hosts = []
+    for part in parts.parts:
+        bad = objects.run(objects.each(lambda pair: _check(objects, *pair, entries, deep=deep), part.chunks.items()))
+        size = sum(listed.chunk.size for listed in part.chunks.values())
+        damaged = sorted(number for number in bad if number is not None)
+        hosts.append(HostReport(part.host, part.manifest.id, len(part.chunks), size, damaged))
+    unused = _unused(entries.values(), _needed(parts, objects))
+    return RemoteReport(hosts, parts.problems, len(unused), sum(entry.size for entry in unused))
+
+
+def _verify_heads(objects: Objects, entries: dict[str, Entry], *, deep: bool) -> RemoteReport:
+    heads, problems = read_all_heads(objects)
+    if not heads and not problems:
+        raise NotAStore(f"{objects.location.url} holds no store; push one there")
+    chunks = {chunk for head in heads for chunk in head.chunks.values()}
+    for chunk in chunks:
+        listed = PartChunk(chunk, "")
+        if (
+            objects.run(_check(objects, 0, listed, entries, deep=deep)) is not None
+            or chunk.hashes_object not in entries
+        ):
+            problems.append(f"{chunk.object} is missing or damaged; push the store again, with verify=True")
+    unused = _unused(entries.values(), _named_by_heads(objects))
+    return RemoteReport([], problems, len(unused), sum(entry.size for entry in unused))
+
+
+async def _check(
+    objects: Objects, number: int, listed: PartChunk, entries: dict[str, Entry], *, deep: bool
+) -> int | None:
+    """The number of a chunk that is missing or damaged; None for a good one."""
+    chunk = listed.chunk
+    if chunk.object not in entries or entries[chunk.object].size != chunk.size:
+        return number
+    try:
+        if chunk.sidecar is not None:
+            await fetch_sidecar(objects, chunk)
+    except Damaged:
+        return number
+    return None if not deep or await is_intact(objects, chunk) else number
+
+
+def repair(remote: Remote, *, deep: bool = False) -> RemoteReport:
+    """`verify`, and then forget what is damaged: chunks, which hosts that have them push again, and objects of the log,
+    of which everything that can be read, here or at the remote, is written anew. Returns what was found.
+
+    Raises:
+        NotAStore, RemoteUnavailable, RemoteRefused: as `verify`.
+        NotTrusted: signatures are needed, and no key can make them.
+    """
+    with contextlib.closing(remote.open()) as objects:
+        report = _verify(objects, PartLog(None, sign=remote.sign), deep=deep)
+        log = remote.part_log()
+        for host in report.hosts:
+            if host.damaged:
+                parts = log.read(objects)
+                if (part := parts.of(host.store)) is not None:
+                    kept = {number: one for number, one in part.chunks.items() if number not in host.damaged}
+                    _rewrite(objects, log, parts, part, kept)
+        damaged = PartLog(None, sign=remote.sign).read(objects).state.damaged if report.hosts or report.problems else ()
+        if damaged:
+            objects.run(log.log.fold(objects, log.read(objects).state))
+            objects.delete(damaged)
+        return report
+
+
+def retire(remote: Remote, host: str) -> list[HostReport]:
+    """Forget the parts of a host, by its name or the beginning of its store's id. Should it push again, it is back.
+
+    Raises:
+        NotAStore: there is no such host.
+        NotTrusted: signatures are needed, and no key can make them.
+    """
+    with contextlib.closing(remote.open()) as objects:
+        log = remote.part_log()
+        found = [part for part in log.read(objects).parts if part.host == host or part.manifest.id.startswith(host)]
+        found = [part for part in found if part.chunks]
+        if not found:
+            where = objects.location.url
+            raise NotAStore(f"{where} has no part of a host {host!r}; `warmstore remote verify` lists them")
+        for part in found:
+            _rewrite(objects, log, log.read(objects), part, {})
+        sizes = (sum(listed.chunk.size for listed in part.chunks.values()) for part in found)
+        return [
+            HostReport(part.host, part.manifest.id, len(part.chunks), size)
+            for part, size in zip(found, sizes, strict=True)
+        ]
+
+
+def _rewrite(objects: Objects, log: PartLog, parts: Parts, part: Part, kept: dict[int, PartChunk]) -> None:
+    log.append(objects, parts, part.manifest, kept, part.gone, part.segments, host=part.host)
+
+
+def gc(remote: Remote, *, keep: float, dry_run: bool = False) -> Collected:
+    """Remove objects that nothing names and that are older than `keep` seconds. Safe beside pushes and readers.
+
+    Raises:
+        ValueError: `keep` is less than a day.
+        Damaged: something cannot be read, so what it names is unknown; repair or retire it first.
+        RemoteUnavailable, RemoteRefused: a request failed.
+    """
+    if not keep >= LEAST_KEEP:
+        raise ValueError(f"keep is {keep:,.0f} seconds; it must be a day at least: a push may be under way")
+    with contextlib.closing(remote.open()) as objects:
+        objects.put(_MARK, b"")
+        entries = objects.entries()
+        now = next(entry.modified for entry in entries if entry.name == _MARK)  # by the clock of the remote
+        if has_parts(objects):
+            parts = PartLog(None).read(objects)  # what others have signed, or not, is needed too
+            if parts.problems:
+                raise Damaged(f"{objects.location.url}: {parts.problems[0]}; repair it first, or retire the host")
+            needed = _needed(parts, objects)
+        else:
+            needed = _named_by_heads(objects)
+        unused = _unused(entries, needed)
+        old = [entry for entry in unused if entry.modified < now - keep]
+        if not dry_run:
+            objects.delete(entry.name for entry in old)
+        return Collected(len(old), sum(entry.size for entry in old), len(unused) - len(old))
+
+
+def _needed(parts: Parts, objects: Objects) -> set[str]:
+    """The objects that segments and heads name, and the packs of replaced heads."""
+    chunks = [listed.chunk for part in parts.parts for listed in part.chunks.values()]
+    packs = {pack for _, head in parts.state.heads for pack, _ in head.packs}
+    for name in parts.state.listed:
+        if name.text in parts.state.superseded:
+            data = objects.get(f"{FOLDER}/{name.text}")
+            if data is not None and name.matches(data):
+                packs |= {pack for pack, _ in Bundle.parse(data, name.text).packs}
+    return {
+        *_of_chunks(chunks),
+        *(f"about/{about}" for part in parts.parts for about in part.abouts),
+        *(f"{PACKS}/{pack}" for pack in packs),
+    }
+
+
+def _named_by_heads(objects: Objects) -> set[str]:
+    """The objects that the heads of a record store name, old ones included. Raises Damaged if one cannot be read."""
+    heads, problems = read_all_heads(objects)
+    if problems or not heads:
+        raise Damaged(problems[0] if problems else f"{objects.location.url} holds no store")
+    names = set(_of_chunks(chunk for head in heads for chunk in head.chunks.values()))
+    return names | {f"logs/{name}" for head in heads for name in head.logs}
+
+
+def _of_chunks(chunks: Iterable[RemoteChunk]) -> Iterable[str]:
+    for chunk in chunks:
+        yield chunk.object
+        yield chunk.hashes_object
+
+
+def _unused(entries: Iterable[Entry], needed: set[str]) -> list[Entry]:
+    return [entry for entry in entries if _COLLECTED.fullmatch(entry.name) and entry.name not in needed]

@@ -1,0 +1,32 @@
+"""`warmstore remote`, as a user sees it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.test_caches import run
+from tests.replicate.test_upkeep import folder, push
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
+
+__all__ = ["folder"]
+
+
+def test_commands(folder: Path, tmp_path: Path) -> None:
+    push(tmp_path, "a", range(10))
+    status, said, _ = run("remote", "verify", folder, "--json")
+    found = json.loads(said)
+    assert (status, found["ok"], found["hosts"][0]["chunks"]) == (0, True, 1)
+    host = found["hosts"][0]["host"]
+    assert host in run("remote", "verify", folder, "--deep")[1]
+    said = run("remote", "gc", folder, "--keep", "7d", "--json")[1]
+    assert json.loads(said) == {"objects": 0, "size": 0, "young": 0}
+    assert "0 objects" in run("remote", "gc", folder, "--keep", "7d", "--dry-run")[1]
+    assert "a day" in run("remote", "gc", folder, "--keep", "1h")[2]
+    next(folder.rglob("chunks/*")).unlink()
+    assert run("remote", "verify", folder)[0] == 1
+    assert run("remote", "repair", folder)[0] == 0
+    assert run("remote", "verify", folder)[0] == 0
+    push(tmp_path, "a", range(0))
+    assert "no longer listed" in run("remote", "retire", folder, host)[1]
+    assert "no part of a host" in run("remote", "retire", folder, "nobody")[2]

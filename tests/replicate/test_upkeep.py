@@ -1,0 +1,128 @@
+"""What a remote holds, repair, hosts that retire, and garbage collection."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import warmstore as ws
+from warmstore.errors import Damaged, NotAStore
+from warmstore.replicate.remote_copy import Remote
+from warmstore.replicate.upkeep import gc, repair, retire, verify
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
+
+DAY = 24 * 3600.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "remote" / "net"
+
+
+def push(tmp_path: Path, host: str, ids: range) -> ws.PushResult:
+    with ws.FeatureCache(tmp_path / host, "net") as cache:
+        if len(ids):
+            cache.put_batch(list(ids), np.ones((len(ids), 100), np.float32))
+        return cache.push(tmp_path / "remote")
+
+
+def pulled(tmp_path: Path, host: str) -> int:
+    with ws.FeatureCache(tmp_path / host, "net") as cache:
+        cache.pull(tmp_path / "remote")
+        return len(cache)
+
+
+def age(folder: Path, days: float) -> None:
+    then = time.time() - days * DAY
+    for path in folder.rglob("*"):
+        os.utime(path, (then, then))
+
+
+@pytest.mark.parametrize("kind", ["chunks", "sidecars", "heads"])
+def test_damage_is_found_and_repaired(kind: str, folder: Path, tmp_path: Path) -> None:
+    push(tmp_path, "a", range(10))
+    push(tmp_path, "b", range(10, 30))
+    report = verify(Remote(folder))
+    assert report.ok
+    assert [host.chunks for host in report.hosts] == [1, 1]
+    damaged = sorted(folder.rglob(f"{kind}/*"))[0]
+    good = damaged.read_bytes()
+    damaged.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    assert verify(Remote(folder)).ok == (kind == "chunks")
+    assert not verify(Remote(folder), deep=True).ok
+    repair(Remote(folder), deep=True)
+    assert verify(Remote(folder), deep=True).ok
+    for host in ("a", "b"):  # the owner of what was damaged sends it again
+        push(tmp_path, host, range(0))
+    assert verify(Remote(folder), deep=True).ok
+    assert pulled(tmp_path, "c") == 30
+
+
+def test_a_host_retires_and_comes_back(folder: Path, tmp_path: Path) -> None:
+    push(tmp_path, "a", range(10))
+    push(tmp_path, "b", range(10, 30))
+    first = next(host for host in verify(Remote(folder)).hosts)
+    with pytest.raises(NotAStore, match="no part"):
+        retire(Remote(folder), "nobody")
+    (gone,) = retire(Remote(folder), first.store[:12])
+    assert gone.store == first.store
+    assert pulled(tmp_path, "c") < 30
+    for host in ("a", "b"):
+        push(tmp_path, host, range(0))
+    assert pulled(tmp_path, "c") == 30
+
+
+def test_garbage_is_collected_by_age(folder: Path, tmp_path: Path) -> None:
+    push(tmp_path, "a", range(10))
+    with ws.FeatureCache(tmp_path / "a", "net") as cache:
+        cache.rebalance()
+    push(tmp_path, "a", range(10, 20))
+    push(tmp_path, "b", range(20, 30))
+    assert gc(Remote(folder), keep=7 * DAY).objects == 0  # all is young
+    age(folder, 8)
+    found = gc(Remote(folder), keep=7 * DAY, dry_run=True)
+    assert found.objects == 2  # the chunk before the rebalance and its sidecar
+    assert gc(Remote(folder), keep=7 * DAY) == found
+    assert gc(Remote(folder), keep=7 * DAY).objects == 0
+    assert verify(Remote(folder), deep=True).ok
+    assert pulled(tmp_path, "c") == 30
+    with pytest.raises(ValueError, match="a day"):
+        gc(Remote(folder), keep=3600)
+
+
+def test_nothing_is_collected_while_something_cannot_be_read(folder: Path, tmp_path: Path) -> None:
+    push(tmp_path, "a", range(10))
+    push(tmp_path, "b", range(10, 20))
+    segment = sorted(folder.rglob("heads/*"))[0]
+    segment.write_bytes(b"damaged")
+    age(folder, 8)
+    with pytest.raises(Damaged, match="repair"):
+        gc(Remote(folder), keep=7 * DAY)
+    repair(Remote(folder))
+    gc(Remote(folder), keep=7 * DAY)
+    for host in ("a", "b"):
+        push(tmp_path, host, range(0))
+    assert pulled(tmp_path, "c") == 20
+
+
+def test_chunks_of_a_record_store_are_collected(tmp_path: Path) -> None:
+    url = tmp_path / "store"
+    with ws.RecordStore.create(tmp_path / "a", {"x": ws.Array("int64")}) as store:
+        for number in range(8):
+            store.extend({"x": np.arange(10 * number)})
+            store.push(url)
+            store.rebalance()
+        store.push(url)
+    assert verify(Remote(url), deep=True).ok
+    age(url, 8)
+    assert gc(Remote(url), keep=7 * DAY).objects > 0
+    assert gc(Remote(url), keep=7 * DAY).objects == 0
+    with ws.RecordStore.clone(url, tmp_path / "b") as copy:
+        assert len(copy) == sum(10 * number for number in range(8))
+    chunk = next(path for path in url.rglob("chunks/*") if not path.suffix)
+    chunk.write_bytes(b"")
+    assert "damaged" in verify(Remote(url)).problems[0]
