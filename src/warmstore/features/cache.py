@@ -360,8 +360,8 @@ class FeatureCache(Closeable):
         Raises:
             StaleCache, SchemaMismatch: the remote cache was filled with another module, or holds other outputs.
             NotTrusted: signatures are needed, and there is no key to check them.
-            RemoteUnavailable, RemoteRefused: chunks copied so far are kept; the next pull resumes. Damaged ones are left
-                out, and counted in the result.
+            RemoteUnavailable, RemoteRefused: chunks copied so far are kept; the next pull resumes. Damaged chunks are
+                left out, and counted in the result.
         """
         remote = self._remote(url, remote_options, anonymous)
         self.flush()

@@ -87,7 +87,9 @@ def _verify(objects: Objects, log: PartLog, *, deep: bool) -> RemoteReport:
     parts = log.read(objects)
     hosts = []
     for part in parts.parts:
-        bad = objects.run(objects.each(lambda pair: _check(objects, *pair, entries, deep=deep), part.chunks.items()))
+        bad = objects.run(
+            objects.each(lambda pair: _check(objects, pair[0], pair[1], entries, deep=deep), part.chunks.items())
+        )
         size = sum(listed.chunk.size for listed in part.chunks.values())
         damaged = sorted(number for number in bad if number is not None)
         hosts.append(HostReport(part.host, part.manifest.id, len(part.chunks), size, damaged))
