@@ -16,7 +16,8 @@ from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.sharing import push_folder
 from warmstore.records.write.chunk_eviction import evict
-from warmstore.replicate import push as push_module
+from warmstore.replicate import push_part as push_module
+from warmstore.replicate.parts import PartLog
 from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.remote_diff import Local
 from warmstore.storage.files import Files
@@ -248,7 +249,8 @@ def test_a_store_that_is_not_what_its_place_says(tmp_path: Path, metadata: Any, 
     with ws.RecordStore.create(tmp_path / "forged", fields, metadata=metadata) as store:
         store.extend({"sample": np.zeros((1, 2), np.uint64), "value": [b"x"]})
     with Remote(tmp_path / "remote").below(version.name).open() as objects:
-        push_module.push(tmp_path / "forged", objects, Files(), shared=True)
+        log = PartLog(None)
+        push_module.push_part(tmp_path / "forged", objects, Files(), log, log.read(objects))
     with pytest.raises(error):
         pipe.pull(tmp_path / "remote", plan)
     assert epoch(pipe, plan) == 0

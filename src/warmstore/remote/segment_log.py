@@ -104,10 +104,12 @@ class SegmentLog:
         folder: the prefix of the names.
         vouching: makes and accepts names.
         mirror: keeps fetched objects.
+        packs: the prefix of the names of packs.
     """
 
-    def __init__(self, folder: str, vouching: Vouching, mirror: Mirror) -> None:
+    def __init__(self, folder: str, vouching: Vouching, mirror: Mirror, *, packs: str = PACKS) -> None:
         self.folder = folder
+        self.packs = packs
         self.vouching = vouching
         self._mirror = mirror
         self._objections: dict[str, str | None] = {}  # by name
@@ -220,6 +222,21 @@ class SegmentLog:
         if len(garbage) >= _GARBAGE:
             await objects.delete_async([f"{self.folder}/{text}" for text in garbage])
 
+    async def rewrite(self, objects: Remote, payload: bytes, state: LogState) -> Segment:
+        """Replace all segments of a state that was just read by one, and remove the objects that held them.
+
+        Raises:
+            NotTrusted, RemoteUnavailable, RemoteRefused: as `append`.
+        """
+        data = segment_bytes(payload, [segment.name.hash for segment in state.segments])
+        segment = Segment.parse(self.vouching.name(SEGMENT, data), data)
+        await self.fold(objects, state, segment)
+        replaced = state.replaced.union(segment.replaces)
+        read = {name.text for name, _ in state.heads} | state.superseded
+        old = [name.text for name in state.listed if name.hash in replaced or name.text in read]
+        await objects.delete_async([f"{self.folder}/{text}" for text in old])
+        return segment
+
     async def _pack(
         self, objects: Remote, segments: list[tuple[Segment, int]], packs: dict[str, int], replaced: set[str]
     ) -> None:
@@ -227,7 +244,7 @@ class SegmentLog:
         while True:
             data = bundle_bytes(segments)
             digest = hash_of(data)
-            await objects.put_async(f"{PACKS}/{digest}", data)
+            await objects.put_async(f"{self.packs}/{digest}", data)
             self._bundles[digest] = Bundle.parse(data, digest)
             self._mirror.put(digest, data)
             packs[digest] = len(data)
@@ -282,7 +299,7 @@ class _Reading:
 
     async def packs(self, packs: Iterable[str]) -> list[Bundle]:
         """The packs that can be read."""
-        bundles = await self._each(lambda digest: self._bundle(f"{PACKS}/{digest}", digest, None), packs)
+        bundles = await self._each(lambda digest: self._bundle(f"{self.log.packs}/{digest}", digest, None), packs)
         return [bundle for bundle in bundles if bundle is not None]
 
     async def segments(self, names: Iterable[LogName]) -> list[Segment]:

@@ -29,7 +29,7 @@ def memory(tmp_path: Path, objects: Objects) -> RemoteMemory:
 
 
 def blobs(folder: Path) -> int:
-    return sum(path.is_file() for path in (folder / "remote/compiled/1/blobs").rglob("*"))
+    return sum(path.is_file() for path in (folder / "remote/compiled/2/blobs").rglob("*"))
 
 
 def fill(folder: Path) -> float:
@@ -98,7 +98,7 @@ def test_bytes_that_belong_to_nothing_go_when_they_are_old(
 ) -> None:
     fill(tmp_path)
     for name, age in (("a" * 64, 7200), ("b" * 64, 60)):
-        path = tmp_path / "remote/compiled/1/blobs" / name[:2] / name
+        path = tmp_path / "remote/compiled/2/blobs" / name[:2] / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"left by a killed writer")
         os.utime(path, (time.time() - age, time.time() - age))

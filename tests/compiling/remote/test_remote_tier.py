@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.compiling.environments import HERE, elsewhere
@@ -17,9 +18,13 @@ from tests.remote.proxy import FAULTS, Proxy
 from tests.remote.servers import Nginx, s3_variables
 from tests.slow import thinned
 
-from warmstore.compiling.remote.signed_manifests import MANIFESTS, SignedManifest, blob_name, namespace_of, seal
+from warmstore.compiling.remote.remote_memory import RemoteMemory
+from warmstore.compiling.remote.remote_prune import prune
+from warmstore.compiling.remote.signed_manifests import MANIFESTS, SignedManifest, blob_name, namespace_of, payload_of
 from warmstore.remote.limits import RequestLimits
 from warmstore.remote.objects import Objects
+from warmstore.remote.segment_bundles import segment_bytes
+from warmstore.remote.segment_names import SEGMENT, Checksums, Signatures
 from warmstore.remote.signing import Keyring, SigningKey
 
 HASTY = RequestLimits(connect=0.5, read_timeout=0.5, request=0.5, retries=0)
@@ -35,7 +40,7 @@ def remote(tmp_path: Path) -> Path:
 
 
 def manifests(remote: Path) -> list[Path]:
-    return sorted(path for path in (remote / MANIFESTS.folder).rglob("*") if path.is_file())
+    return sorted(path for path in (remote / MANIFESTS).rglob("*") if path.is_file())
 
 
 def test_what_one_host_made_another_has(remote: Path, tmp_path: Path) -> None:
@@ -95,46 +100,53 @@ def test_processes_of_one_host_never_overwrite_each_other(tmp_path: Path) -> Non
         one.__exit__(None, None, None)
     with host(tmp_path / "reader", tmp_path / "remote") as reader:
         assert all(reader.has(number) for number in (0, 1, 2, 10, 11, 12))
-    assert len({path.name.partition(".")[0] for path in manifests(tmp_path / "remote")}) == 1
-    assert len(manifests(tmp_path / "remote")) <= 2
 
 
-def test_a_number_that_somebody_else_created_is_left_alone(remote: Path, tmp_path: Path) -> None:
-    (old,) = manifests(remote)
-    squatted = old.with_name(f"{old.name.partition('.')[0]}.{2:012}")
-    squatted.write_bytes(b"squatted")
-    with host(tmp_path / "first", remote) as first:
-        first.make(20)
-    assert squatted.read_bytes() == b"squatted" or not squatted.exists()
-    with host(tmp_path / "second", remote) as second:
-        assert second.has(20)
-        assert second.has(0)
+def test_many_hosts_cost_a_reader_few_requests(tmp_path: Path, on_s3: str, s3_proxy: Proxy) -> None:
+    for place in range(12):
+        with host(tmp_path / f"host{place}", on_s3, job=f"job{place}") as one:
+            one.make(place)
+            assert one.tier.keys("nothing") == 0  # after the manifests were read
+    s3_proxy.reset()
+    with host(tmp_path / "reader", on_s3, job="none") as reader:
+        assert all(reader.tier.keys(f"job{place}") == 1 for place in range(12))
+        assert len(s3_proxy.requests) <= 4
 
 
 # Trust
 
 
-def resigned(path: Path, key: SigningKey) -> bytes:
-    data = path.read_bytes().partition(b"\n")[2]
-    signature = Keyring((key,)).sign("remote manifest", data)
-    return repr(signature).replace("'", '"').encode() + b"\n" + data
+def signed(
+    remote: Path, data: bytes, key: SigningKey = KEY, purpose: str = "remote manifest", kind: str = SEGMENT
+) -> None:
+    """Put a segment or head of these bytes into a remote, with a right name."""
+    namespace = namespace_of(HERE)
+    name = Signatures(Keyring((key,)), f"{purpose} {namespace}").name(kind, data).text
+    (remote / MANIFESTS / namespace).mkdir(parents=True, exist_ok=True)
+    (remote / MANIFESTS / namespace / name).write_bytes(data)
 
 
-def purposed(path: Path, key: SigningKey) -> bytes:
-    data = path.read_bytes().partition(b"\n")[2]
-    return repr(Keyring((key,)).sign("bundle", data)).replace("'", '"').encode() + b"\n" + data
+def forged(remote: Path, path: Path, **options: Any) -> None:
+    data = path.read_bytes()
+    path.unlink()
+    signed(remote, data, **options)
 
 
-UNTRUSTED: dict[str, Callable[[Path], bytes]] = {
-    "no signature": lambda path: b"{}\n" + path.read_bytes().partition(b"\n")[2],
-    "no header": lambda path: path.read_bytes().partition(b"\n")[2],
-    "another key": lambda path: resigned(path, OTHER_KEY),
-    "signed for something else": lambda path: purposed(path, KEY),
-    "changed": lambda path: path.read_bytes()[:-5] + b"wrong",
-    "cut off": lambda path: path.read_bytes()[:-5],
-    "empty": lambda path: b"",
-    "no signature at all": lambda path: b"x" * 10_000,
-    "deep": lambda path: b"[" * 4000 + b"\n",
+def renamed(path: Path, name: str) -> None:
+    path.rename(path.with_name(name))
+
+
+UNTRUSTED: dict[str, Callable[[Path, Path], object]] = {
+    "no signature": lambda remote, path: renamed(path, Checksums().name(SEGMENT, path.read_bytes()).text),
+    "another key": lambda remote, path: forged(remote, path, key=OTHER_KEY),
+    "signed for something else": lambda remote, path: forged(remote, path, purpose="bundle"),
+    "signed as a head": lambda remote, path: renamed(path, f"h00000001{path.name[1:]}"),
+    "another signature": lambda remote, path: renamed(path, f"{path.name[:-4]}0000"),
+    "changed": lambda remote, path: path.write_bytes(path.read_bytes()[:-5] + b"wrong"),
+    "cut off": lambda remote, path: path.write_bytes(path.read_bytes()[:-5]),
+    "empty": lambda remote, path: path.write_bytes(b""),
+    "deep": lambda remote, path: (path.unlink(), signed(remote, b"[" * 4000 + b"\n")),
+    "no manifest": lambda remote, path: (path.unlink(), signed(remote, segment_bytes(b"nothing"))),
 }
 
 
@@ -143,7 +155,7 @@ def test_nothing_of_an_untrusted_manifest_comes_in(
     remote: Path, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (path,) = manifests(remote)
-    path.write_bytes(UNTRUSTED[what](path))
+    UNTRUSTED[what](remote, path)
     with host(tmp_path / "second", remote) as second:
         assert not any(second.has(number) for number in NUMBERS)
         assert second.counters["remote refused"] == 1
@@ -169,21 +181,24 @@ def test_a_manifest_in_anothers_place_is_noticed(
     remote: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (path,) = manifests(remote)
-    path.rename(path.with_name("0" * 32 + path.name[32:]))
-    with host(tmp_path / "second", remote) as second:
-        assert not second.has(0)
-    assert "its content is the manifest" in caplog.text
+    other = elsewhere(torch="2.14.0")
+    (remote / MANIFESTS / namespace_of(other)).mkdir()
+    path.rename(remote / MANIFESTS / namespace_of(other) / path.name)
+    with host(tmp_path / "second", remote, environment=other) as second:
+        assert second.tier.keys("job") == 0
+        assert second.counters["remote refused"] == 1
+    assert "is wrong" in caplog.text
 
 
-def test_an_old_state_that_is_put_back_is_noticed(
+def test_replaced_manifests_that_are_put_back_are_noticed(
     remote: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (old,) = manifests(remote)
     kept = old.read_bytes()
-    with host(tmp_path / "first", remote) as first:
-        first.make(30)
+    with Objects(remote) as objects:
+        prune(objects, Keyring((KEY,)), RemoteMemory(tmp_path / "collector", objects.location.url), max_size=0)
     with host(tmp_path / "second", remote) as second:
-        assert second.has(30)
+        assert not second.has(0)
     assert not caplog.records
     for path in manifests(remote):
         path.unlink()
@@ -192,20 +207,6 @@ def test_an_old_state_that_is_put_back_is_noticed(
         assert not second.tier.fetch("k/")
         assert second.counters["remote refused"] == 1
     assert "restored an old state" in caplog.text.replace("\n", " ")
-
-
-def test_another_manifest_under_the_same_number_is_noticed(
-    remote: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with host(tmp_path / "second", remote) as second:
-        assert second.has(0)
-    (path,) = manifests(remote)
-    writer, sequence = path.name.split(".")
-    path.write_bytes(seal(SignedManifest(namespace_of(HERE), writer, int(sequence)), Keyring((KEY,))))
-    with host(tmp_path / "second", remote) as second:
-        assert second.tier.keys("job") == 0
-        assert second.counters["remote refused"] == 1
-    assert "replaced" in caplog.text
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed", "longer", "empty"])
@@ -236,9 +237,9 @@ def test_a_signed_key_that_leads_elsewhere_is_refused(remote: Path, tmp_path: Pa
         artifact = first.find(0)
     assert artifact is not None
     (path,) = manifests(remote)
-    writer, sequence = path.name.split(".")
-    bad = SignedManifest(namespace_of(HERE), writer, int(sequence), [replace(artifact, key=key)], {"job": [key]})
-    path.write_bytes(seal(bad, Keyring((KEY,))))
+    path.unlink()
+    bad = SignedManifest(namespace_of(HERE), [replace(artifact, key=key)], {"job": [key]})
+    signed(remote, segment_bytes(payload_of(bad)))
     with host(tmp_path / "second", remote) as second:
         assert second.tier.fetch_job("job") == 0
         assert not second.store.all()
@@ -251,20 +252,15 @@ def test_a_signed_digest_that_is_none_is_refused(remote: Path, tmp_path: Path, d
         artifact = first.find(0)
     assert artifact is not None
     (path,) = manifests(remote)
-    writer, sequence = path.name.split(".")
-    path.write_bytes(
-        seal(
-            SignedManifest(namespace_of(HERE), writer, int(sequence), [replace(artifact, digest=digest)]),
-            Keyring((KEY,)),
-        )
-    )
+    path.unlink()
+    signed(remote, segment_bytes(payload_of(SignedManifest(namespace_of(HERE), [replace(artifact, digest=digest)]))))
     with host(tmp_path / "second", remote) as second:
         assert not second.tier.fetch("k/")
         assert second.counters["remote refused"] == 1
 
 
 def test_names_in_a_listing_that_are_no_manifests_are_left_alone(remote: Path, tmp_path: Path) -> None:
-    folder = remote / MANIFESTS.folder / namespace_of(HERE)
+    folder = remote / MANIFESTS / namespace_of(HERE)
     for name in ("notes.txt", "0" * 32 + ".1", "f" * 32 + f".{1:012}.old", "deeper/" + "0" * 32 + f".{1:012}"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"whatever")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
+from operator import attrgetter
 
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
@@ -18,11 +19,13 @@ class RemoteIndex:
     def __init__(self, manifests: Iterable[SignedManifest] = ()) -> None:
         self._artifacts: dict[str, list[Artifact]] = defaultdict(list)
         self.jobs: dict[str, set[str]] = defaultdict(set)
+        every: list[Artifact] = []
         for manifest in manifests:
-            for artifact in manifest.artifacts:
-                self._artifacts[artifact.key].append(artifact)
+            every += manifest.artifacts
             for job, keys in manifest.jobs.items():
                 self.jobs[job].update(keys)
+        for artifact in merged([], sorted(every, key=attrgetter("created"))):
+            self._artifacts[artifact.key].append(artifact)
         self._keys = sorted(self._artifacts)
 
     def below(self, path: str, environment: Environment) -> list[Artifact]:

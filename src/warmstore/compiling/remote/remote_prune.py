@@ -17,14 +17,17 @@ from warmstore.compiling.remote.remote_index import merged
 from warmstore.compiling.remote.remote_memory import RemoteMemory
 from warmstore.compiling.remote.signed_manifests import (
     BLOBS,
+    MANIFESTS,
     Loaded,
     SignedManifest,
     blob_name,
     load,
-    publish,
+    log_of,
+    payload_of,
 )
-from warmstore.errors import NotTrusted, RemoteUnavailable
+from warmstore.errors import NotTrusted
 from warmstore.remote.objects import Entry, Objects
+from warmstore.remote.segment_log import SegmentLog
 from warmstore.remote.signing import Keyring
 
 _JUST_PUT = 3600.0  # most seconds from the upload of a blob to its manifest
@@ -61,20 +64,20 @@ def prune(
     """
     if not any(key.is_secret for key in keyring.keys):
         raise NotTrusted(None, "none of the keys can sign, which the new manifests need", objects.location.url)
-    found = objects.run(load(objects, keyring, None, memory.objection))
-    if found.failed:
-        raise RemoteUnavailable(f"{found.failed[0]}; nothing was removed")
-    every = [artifact for manifest in found.manifests for artifact in manifest.artifacts]
+    names = [entry.name.removeprefix(f"{MANIFESTS}/") for entry in objects.entries(MANIFESTS)]
+    logs = {name: log_of(name, keyring, None) for name in sorted({name.partition("/")[0] for name in names})}
+    found = {name: objects.run(load(objects, log, name, memory.replaced)) for name, log in logs.items()}
+    every = [artifact for loaded in found.values() for manifest in loaded.manifests for artifact in manifest.artifacts]
     known = merged([], sorted(every, key=attrgetter("created")))
     kept = _within(known, older_than, max_size)
     used = {artifact.digest: artifact.size for artifact in kept}
     named = {artifact.digest for artifact in every}
-    blobs = {entry.name: entry for entry in objects.run(objects.entries_async(BLOBS))}
-    unused = [entry for entry in blobs.values() if _is_unused(entry, used, named, foreign=bool(found.refused))]
+    blobs = {entry.name: entry for entry in objects.entries(BLOBS)}
+    is_foreign = any(loaded.refused for loaded in found.values())
+    unused = [entry for entry in blobs.values() if _is_unused(entry, used, named, foreign=is_foreign)]
     if not dry_run:
-        with memory.lock:
-            for namespace in {manifest.namespace for manifest in found.manifests}:
-                _replace(objects, keyring, memory, found, namespace, kept)
+        for name, log in logs.items():
+            _replace(objects, log, memory, name, found[name], kept)
         objects.delete(entry.name for entry in unused)
     removed = sum(entry.size for entry in unused)
     return Pruned(len(known) - len(kept), len(unused), removed, len(kept), sum(used.values()))
@@ -104,26 +107,19 @@ def _is_unused(entry: Entry, used: Collection[str], named: Collection[str], *, f
 
 
 def _replace(
-    objects: Objects, keyring: Keyring, memory: RemoteMemory, found: Loaded, namespace: str, kept: Iterable[Artifact]
+    objects: Objects, log: SegmentLog, memory: RemoteMemory, namespace: str, found: Loaded, kept: Iterable[Artifact]
 ) -> None:
     """Publish one manifest of the kept artifacts of a namespace, and remove those that it replaces."""
     identity = attrgetter("key", "kind", "environment.digest")
-    old = [manifest for manifest in found.manifests if manifest.namespace == namespace]
-    listed = {identity(artifact) for manifest in old for artifact in manifest.artifacts}
+    listed = {identity(artifact) for manifest in found.manifests for artifact in manifest.artifacts}
     left = [artifact for artifact in kept if identity(artifact) in listed]
-    if len(old) == 1 and len(left) == len(old[0].artifacts):
+    if len(found.manifests) <= 1 and len(left) == sum(len(manifest.artifacts) for manifest in found.manifests):
         return
     keys = {artifact.key for artifact in left}
     jobs: dict[str, set[str]] = {}
-    for manifest in old:
+    for manifest in found.manifests:
         for job, used in manifest.jobs.items():
             jobs.setdefault(job, set()).update(keys.intersection(used))
-    writer = memory.writer()
-    sequences = [manifest.sequence for manifest in old if manifest.writer == writer]
-    last = max([memory.sequence(f"{namespace}/{writer}"), *sequences])
-    new = SignedManifest(namespace, writer, last + 1, left, {job: sorted(used) for job, used in jobs.items() if used})
-    published = objects.run(publish(objects, keyring, new))
-    if published is None:
-        raise RemoteUnavailable(f"{objects.location.url}: another process of this host is publishing; try again")
-    memory.saw([published])
-    objects.delete(replaced.name for manifest in old for replaced in found.listed[manifest.series])
+    new = SignedManifest(namespace, left, {job: sorted(used) for job, used in jobs.items() if used})
+    segment = objects.run(log.rewrite(objects, payload_of(new), found.state))
+    memory.saw(segment.replaces)

@@ -6,10 +6,11 @@ find nothing in the local store wait for this thread, within one budget. Any fai
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from itertools import compress
@@ -20,20 +21,20 @@ from blake3 import blake3
 
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.remote.remote_index import RemoteIndex, merged
+from warmstore.compiling.remote.remote_index import RemoteIndex
 from warmstore.compiling.remote.remote_memory import RemoteMemory
 from warmstore.compiling.remote.signed_manifests import (
     Loaded,
     SignedManifest,
     blob_name,
     load,
+    log_of,
     namespace_of,
     publish,
 )
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import BadArtifact, Damaged, NoArtifact, RemoteUnavailable, TooLarge, WarmstoreError
 from warmstore.remote.limits import StallBudget
-from warmstore.remote.manifests import remove_older
 from warmstore.remote.objects import Objects
 from warmstore.remote.signing import Keyring
 
@@ -44,8 +45,6 @@ _log = logging.getLogger("warmstore")
 _FRESH = 60.0  # seconds until manifests are read again after a lookup that found nothing
 _QUIET = 2.0  # seconds without a new artifact before those that wait are published
 _AT_ONCE = 32  # artifacts taken into the store in one change
-_KEPT = 2  # manifests of this writer that stay in the remote
-_TRIES = 5  # numbers that are tried for a manifest, if other processes create the first ones
 _SENT = 1 << 20  # least bytes a second of a transfer that `close` waits for
 
 _LAST = 10.0  # seconds that `close` waits for the thread to leave the local store
@@ -77,13 +76,14 @@ class RemoteTier:
     ) -> None:
         self.objects = objects
         self.budget = budget
-        self._keyring = keyring
         self._store = store
         self._environment = environment
         self._job = job
         self._namespace = namespace_of(environment)
         self._memory = RemoteMemory(store.folder, objects.location.url, store.files)
-        self._can_sign = any(key.is_secret for key in keyring.keys)
+        self._log = log_of(self._namespace, keyring, self._memory.mirror / self._namespace)
+        self._reading = asyncio.Lock()  # the log is not read by two lookups at once
+        self._can_sign = self._log.vouching.can_write
         self._index: RemoteIndex | None = None
         self._looked = -_FRESH  # when the index was read, or reading it failed
         self._ready = threading.Event()
@@ -165,20 +165,18 @@ class RemoteTier:
         else:
             future.cancel()
 
-    def _load(self) -> Coroutine[Any, Any, Loaded]:
-        return load(self.objects, self._keyring, self._namespace, self._memory.objection, self.budget.flowed)
+    async def _load(self) -> Loaded:
+        async with self._reading:
+            return await load(self.objects, self._log, self._namespace, self._memory.replaced, self.budget.flowed)
 
     def _learn(self, found: Loaded) -> None:
         for why in found.refused:
             self._store.count("remote refused")
             self._complain("a manifest is not trusted or invalid", why)
-        for why in found.failed:
-            self._store.count("remote failed")
-            self._complain("a manifest cannot be read", why)
         try:
-            self._memory.saw(found.manifests)
+            self._memory.saw(found.state.replaced)
         except OSError as error:
-            self._complain("the numbers of its manifests cannot be remembered", error)
+            self._complain("its replaced manifests cannot be remembered", error)
         self._index = RemoteIndex(found.manifests)
 
     def _is_stored(self, artifact: Artifact) -> bool:
@@ -382,30 +380,14 @@ class RemoteTier:
         return True
 
     def _sign(self, new: list[Artifact], known: RemoteIndex) -> None:
-        """Publish the next manifest of this host, which adds these artifacts and lists them under the job."""
-        writer = self._memory.writer()
-        keys = {artifact.key for artifact in new}
-        with self._memory.lock:
-            found = self.objects.run(load(self.objects, self._keyring, self._namespace, self._memory.objection))
-            manifests = {manifest.writer: manifest for manifest in found.manifests}
-            before = manifests.get(writer, SignedManifest(self._namespace, writer, 0))
-            jobs = {name: sorted(used) for name, used in before.jobs.items()}
-            jobs[self._job] = sorted(keys.union(jobs.get(self._job, ())))
-            added = [artifact for artifact in new if not known.has(artifact) or artifact.digest in self._bad]
-            artifacts = merged(before.artifacts, added)
-            last = max(before.sequence, self._memory.sequence(before.series))
-            for sequence in range(last + 1, last + 1 + _TRIES):
-                manifest = SignedManifest(self._namespace, writer, sequence, artifacts, jobs)
-                published = self.objects.run(publish(self.objects, self._keyring, manifest))
-                if published is not None:
-                    break
-            else:
-                raise RemoteUnavailable(f"{self.objects.location.url}: others create the manifests of this host")
-            self._memory.saw([published])
-            self._index = RemoteIndex((manifests | {writer: published}).values())
-            self._looked = time.monotonic()
-            with suppress(WarmstoreError):
-                self.objects.run(remove_older(self.objects, found.listed.get(before.series, ()), keep=_KEPT - 1))
+        """Publish a manifest that adds these artifacts, and lists them under the job."""
+        added = [artifact for artifact in new if not known.has(artifact) or artifact.digest in self._bad]
+        jobs = {self._job: sorted({artifact.key for artifact in new})}
+        manifest = SignedManifest(self._namespace, added, jobs)
+        found = self.objects.run(self._load())
+        published = self.objects.run(publish(self.objects, self._log, manifest, found.state))
+        self._index = RemoteIndex([*found.manifests, published])
+        self._looked = time.monotonic()
 
     def _complain(self, message: str, reason: object) -> None:
         """Log a failure: each kind of message once as a warning, then at level DEBUG."""
