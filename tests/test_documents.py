@@ -107,15 +107,10 @@ def test_code_on_stores_at_a_remote_runs(tmp_path: Path, monkeypatch: pytest.Mon
     if find_spec("obstore") is None:
         pytest.skip("needs obstore")
     monkeypatch.chdir(tmp_path)
-<<<<<<< HEAD
     blocks = [block for block in _blocks("docs/remote.md") if "push" in block or "there" in block]
-    assert len(blocks) == 3
-=======
-    blocks = [block for block in _blocks("docs/remote.md") if "push" in block]
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     monkeypatch.setenv("WARMSTORE_SIGNING_KEY", f"hmac:{'5a' * 32}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
->>>>>>> fcac604c (Caches that many hosts fill are logs of segments: signed or not, folded by any host, with sidecars, upkeep and garbage collection)
     names = {**_names(), "os": os}
     for block in blocks:
         exec(compile(block, "docs/remote.md", "exec"), names)

@@ -20,16 +20,11 @@ from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.index.key_index import boot_id
 from warmstore.remote.objects import Objects
 from warmstore.replicate.block_writer import BlockWriter
-<<<<<<< HEAD
 from warmstore.replicate.fetch_process import FetchProcess
-from warmstore.replicate.remote_chunk import PAGES, Hashes, RemoteChunk
-from warmstore.storage.array_types import Bytes, Int64
-=======
 from warmstore.replicate.pinned_ranges import PinnedRanges
 from warmstore.replicate.remote_chunk import PAGES, RemoteChunk
 from warmstore.replicate.sidecar import Sidecar, sidecar_path
 from warmstore.storage.array_types import Bools, Bytes, Int64
->>>>>>> fcac604c (Caches that many hosts fill are logs of segments: signed or not, folded by any host, with sidecars, upkeep and garbage collection)
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.block_source import BLOCK
 from warmstore.storage.files import Files, open_or_create, opened, read_whole, write_all

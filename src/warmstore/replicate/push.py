@@ -119,11 +119,7 @@ def _send(
             chunk = known.get(number)
             if chunk is None or chunk.size != local.ends[number] or verify or not _is_present(chunk, present):
                 async with slots:
-<<<<<<< HEAD
                     data = mapped(local.chunk_path(number), local.ends[number], files)
-=======
-                    data = mapped_chunk(local.chunk_path(number), local.ends[number], files)
->>>>>>> fcac604c (Caches that many hosts fill are logs of segments: signed or not, folded by any host, with sidecars, upkeep and garbage collection)
                     new, hashes = await aside(RemoteChunk.of, data)
                     if not _is_present(new, present) or (
                         verify and not (await _has_hashes(objects, new) and await is_intact(objects, new))
@@ -152,15 +148,11 @@ async def is_intact(objects: Objects, chunk: RemoteChunk) -> bool:
     return (found.name, found.size) == (chunk.name, chunk.size)
 
 
-<<<<<<< HEAD
-def mapped(path: Path, size: int, files: Files) -> memoryview:
-=======
 async def _has_hashes(objects: Objects, chunk: RemoteChunk) -> bool:
     return chunk.hashes(await objects.get_async(chunk.hashes_object)) is not None
 
 
-def mapped_chunk(path: Path, size: int, files: Files) -> memoryview:
->>>>>>> fcac604c (Caches that many hosts fill are logs of segments: signed or not, folded by any host, with sidecars, upkeep and garbage collection)
+def mapped(path: Path, size: int, files: Files) -> memoryview:
     """The first `size` bytes of a file. The mapping is never closed: requests that outlive an interrupt read it."""
     with opened(path, files) as descriptor:
         if files.size(descriptor) < size:

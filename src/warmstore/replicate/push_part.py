@@ -21,7 +21,7 @@ from warmstore.remote.objects import Objects
 from warmstore.remote.requests import aside
 from warmstore.replicate.block_cache import fetch_sidecar
 from warmstore.replicate.parts import Part, PartChunk, PartLog, Parts, log_hash
-from warmstore.replicate.push import PushResult, is_intact, mapped_chunk
+from warmstore.replicate.push import PushResult, is_intact, mapped
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import Local
 from warmstore.replicate.sidecar import Sidecar, name_of
@@ -125,7 +125,7 @@ def _send(
         async def send_one(number: int) -> None:
             nonlocal done
             async with slots:
-                data = mapped_chunk(local.chunk_path(number), local.ends[number], files)
+                data = mapped(local.chunk_path(number), local.ends[number], files)
                 named, hashes = await aside(lambda: RemoteChunk.of(data, signed=sign))
                 entries = local.entries[local.entries["chunk"] == number]
                 sidecar = Sidecar.of(data, entries, hashes).tobytes()

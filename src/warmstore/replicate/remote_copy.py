@@ -27,11 +27,8 @@ from warmstore.remote.limits import RequestLimits
 from warmstore.remote.location import Location, is_remote
 from warmstore.remote.objects import Objects
 from warmstore.replicate.block_cache import BlockCache
-<<<<<<< HEAD
 from warmstore.replicate.fetch_process import FetchProcess
-=======
 from warmstore.replicate.parts import PartLog
->>>>>>> fcac604c (Caches that many hosts fill are logs of segments: signed or not, folded by any host, with sidecars, upkeep and garbage collection)
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import find_copy
 from warmstore.replicate.remote_snapshot import RemoteSnapshot

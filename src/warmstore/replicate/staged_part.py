@@ -155,7 +155,7 @@ def send_part(local: Local, objects: Objects, listed: str, files: Files) -> dict
         async def send(number: int) -> None:
             chunk, hashes = described[number]
             await objects.put_async(chunk.object, data[number])
-            await objects.put_async(chunk.hashes_object, hashes.astype("<u8").tobytes())
+            await objects.put_async(chunk.hashes_object, hashes)
 
         await asyncio.gather(*map(send, data))
         return names
