@@ -6,6 +6,7 @@ import operator
 import subprocess
 import sys
 import unittest.mock
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -199,9 +200,11 @@ def test_hooks_of_warmstore_do_not_count(monkeypatch: pytest.MonkeyPatch) -> Non
     assert identify(step) == before
 
 
-def test_streams_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_and_hooks_of_messages_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before = identify(step)
     monkeypatch.setattr(sys, "stdout", Scaled())
+    monkeypatch.setattr(sys, "excepthook", mine)
+    monkeypatch.setattr(warnings, "showwarning", mine)
     assert identify(step) == before
 
 

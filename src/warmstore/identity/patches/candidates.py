@@ -48,9 +48,11 @@ _SUSPECT = frozenset(
 )  # fmt: skip
 _PASSING = frozenset(
     ("sys.stdin", "sys.stdout", "sys.stderr", "sys.last_type", "sys.last_value", "sys.last_exc", "sys.last_traceback",
-     "builtins._", "multiprocessing.process._current_process", "multiprocessing.process._parent_process")
+     "sys.excepthook", "sys.unraisablehook", "sys.displayhook", "threading.excepthook", "warnings.showwarning",
+     "warnings.formatwarning", "builtins._", "multiprocessing.process._current_process",
+     "multiprocessing.process._parent_process")
 )  # fmt: skip
-"""Places of objects that decide no results. Programs and Python itself put objects of programs there."""
+"""Places of objects and functions that decide no results. Programs and Python itself put those of programs there."""
 
 _INERT = frozenset(
     ("inspect", "warnings", "logging", "traceback", "threading", "asyncio", "socket", "ssl", "select", "selectors",
