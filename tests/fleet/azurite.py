@@ -48,7 +48,7 @@ class Azurite(Server):
         signature = base64.b64encode(hmac.digest(base64.b64decode(KEY), text.encode(), hashlib.sha256)).decode()
         headers["Authorization"] = f"SharedKey {ACCOUNT}:{signature}"
         headers["Content-Length"] = "0"
-        request = urllib.request.Request(f"{self.url}{path}?restype=container", b"", headers, method="PUT")
+        request = urllib.request.Request(f"{self.url}{path}?restype=container", None, headers, method="PUT")
         with urllib.request.urlopen(request):
             pass
 
