@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from warmstore.cli.records import Progress
 from warmstore.cli.replicas import Anonymous, Option, Sign, Url, remote_of
 from warmstore.cli.tables import table
 from warmstore.storage.humanize import format_size, parse_duration
@@ -70,6 +72,27 @@ def retire(
         return
     for one in hosts:
         typer.echo(f"{one.host} ({one.store[:8]}): {one.chunks} chunks, {format_size(one.size)}, are no longer listed")
+
+
+@app.command()
+def merge(
+    url: Url,
+    work_dir: Annotated[Path | None, typer.Option(help="A local folder for a copy of the cache.")] = None,
+    progress: Progress = None,
+    as_json: Json = False,
+    option: Option = None,
+    anonymous: Anonymous = False,
+    sign: Sign = False,
+) -> None:
+    """Replace all parts of a cache at a remote by one, such as those of a Slurm array that has ended."""
+    from warmstore.features.remote_merging import merge_parts
+
+    remote = remote_of(url, option, anonymous, sign=sign)
+    merged = merge_parts(remote, work_dir=work_dir, progress=progress)
+    if as_json:
+        typer.echo(json.dumps(asdict(merged)))
+        return
+    typer.echo(f"{remote.shown}: {merged.parts} parts are one now, with {merged.samples:,} samples")
 
 
 @app.command()

@@ -1,0 +1,59 @@
+"""Merging the parts of a cache at a remote: a thousand tasks leave a thousand parts, which become one."""
+
+import contextlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from warmstore.errors import NotAStore
+from warmstore.features.keyed.cache_quota import rebalance
+from warmstore.features.outputs.output_schema import KEY
+from warmstore.features.remote_binding import pull_folder, push_folder
+from warmstore.records.keyed_store import IndexedStore
+from warmstore.replicate.record_store import RecordStore
+from warmstore.replicate.remote_copy import Remote
+
+
+@dataclass(frozen=True)
+class MergedParts:
+    """The result of merging the parts of a cache. parts: merged ones. samples: in the one part that is left."""
+
+    parts: int
+    samples: int
+
+
+def merge_parts(
+    remote: Remote, *, work_dir: str | os.PathLike[str] | None = None, progress: bool | None = None
+) -> MergedParts:
+    """Replace all parts of a cache at a remote by one, with one row per id.
+
+    The parts are fetched, rewritten and pushed, and only then retired: a merge that is killed changes nothing. What
+    hosts push meanwhile stays beside it. A host that goes on writing brings its own part back with its next push, so
+    merge when the tasks have ended. The chunks of retired parts stay until `warmstore remote gc` removes them.
+
+    Args:
+        work_dir: a local folder for a copy of the cache; the folder of temporary files by default.
+
+    Raises:
+        NotAStore: the remote has no cache.
+        StaleCache, SchemaMismatch: its parts do not fit together.
+        Damaged, RemoteUnavailable, RemoteRefused: the remote is as it was, or has the merged part besides.
+    """
+    with contextlib.closing(remote.open()) as objects:
+        log = remote.part_log()
+        merged = [part for part in log.read(objects).parts if part.chunks]
+        if not merged:
+            raise NotAStore(f"{remote.shown} has no cache; the URL is FOLDER/ID, with the id of the cache")
+        with tempfile.TemporaryDirectory(prefix="warmstore-merge-", dir=work_dir) as folder:
+            path = Path(folder) / "merged"
+            pull_folder(path, remote, progress=progress)
+            with contextlib.closing(IndexedStore(RecordStore.open(path, "a"), KEY)) as keyed:
+                keyed.catch_up()
+                samples = rebalance(keyed, None, progress).records
+                manifest = keyed.store.manifest
+            if len(merged) > 1:
+                push_folder(path, remote, progress=progress)
+                replaced = frozenset(segment for part in merged for segment in part.segments)
+                log.append(objects, log.read(objects), manifest, {}, (), replaced)
+        return MergedParts(len(merged), samples)
