@@ -23,6 +23,8 @@ def test_commands(folder: Path, tmp_path: Path) -> None:
     assert json.loads(said) == {"objects": 0, "size": 0, "young": 0}
     assert "0 objects" in run("remote", "gc", folder, "--keep", "7d", "--dry-run")[1]
     assert "a day" in run("remote", "gc", folder, "--keep", "1h")[2]
+    assert "1 parts are one now, with 10 samples" in run("remote", "merge", folder, "--work-dir", tmp_path)[1]
+    assert json.loads(run("remote", "merge", folder, "--json")[1]) == {"parts": 1, "samples": 10}
     next(folder.rglob("chunks/*")).unlink()
     assert run("remote", "verify", folder)[0] == 1
     assert run("remote", "repair", folder)[0] == 0
