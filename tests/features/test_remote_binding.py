@@ -223,3 +223,18 @@ def test_a_cache_opens_while_its_remote_is_dead(
         s3_proxy.always = None
     held = sum(path.stat().st_blocks * 512 for path in (tmp_path / "here").rglob("*.arrow"))
     assert held < 1_000_000
+
+
+def test_own_chunks_count_in_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warmstore.replicate.block_cache._LOOK", 0.0)
+    url = f"file://{tmp_path / 'remote'}"
+    with ws.FeatureCache(tmp_path / "a", "net") as one:
+        fill(one, range(4000))
+        one.push(url)
+    with ws.FeatureCache(url, "net", cache_dir=tmp_path / "here", cache_size="3MB") as cache:
+        fill(cache, range(5000, 6500))  # 1.8 MB
+        cache.flush()
+        for first in range(0, 4000, 50):
+            assert has(cache, range(first, first + 50))
+        held = sum(path.stat().st_blocks * 512 for path in (tmp_path / "here").rglob("*.arrow"))
+        assert held < 3_400_000

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import obstore
 import pytest
+from tests.remote.proxy import Proxy
 from tests.remote.servers import GCS, S3, Nginx, gcs_account, s3_variables
 
 from warmstore.errors import RemoteRefused
@@ -64,3 +65,15 @@ def test_a_remote_that_says_no_is_told_apart(nginx: Nginx) -> None:
         with pytest.raises(RemoteRefused, match="credentials") as caught:
             objects.run(objects._checked(list_a_tree, "a tree cannot be listed", missing=None))
     assert "<" not in str(caught.value)
+
+
+def test_s3_removes_many_objects_in_one_request(s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3_variables(s3_proxy.url).items():
+        monkeypatch.setenv(name, value)
+    with Objects("s3://bucket/many") as objects:
+        for number in range(40):
+            objects.put(f"{number}", b"x")
+        s3_proxy.reset()
+        objects.delete(f"{number}" for number in range(60))
+        assert len(s3_proxy.requests) == 1
+        assert not objects.entries()

@@ -7,6 +7,7 @@ whose messages contain no secrets. A missing object is None.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import re
@@ -252,8 +253,18 @@ class Objects:
         return f"{folder}/{name}".rstrip("/") if folder else name
 
     async def delete_async(self, names: Iterable[str]) -> None:
-        """As `delete`."""
+        """As `delete`. S3 removes up to a thousand objects in one request."""
         obstore = obstore_package()
+        names = list(names)
+        if self.location.kind == "s3" and len(names) > 1:
+
+            async def delete_all() -> None:
+                below = [self._below(name) for name in names]
+                await self._in_time(obstore.delete_async(self._opened(write=False), below))
+
+            with contextlib.suppress(RemoteUnavailable):  # some compatible servers do not have that request
+                await self._checked(delete_all, "objects cannot be removed", missing=None)
+                return
 
         async def remove(name: str) -> None:
             async def delete() -> None:

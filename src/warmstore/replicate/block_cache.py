@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ _RANGE = 1024  # the most blocks of one request
 _AHEAD = 128  # the most blocks that are read ahead
 _SMALL = 16  # blocks: chunks up to this size are fetched whole
 _TRIES = 3
+_LOOK = 5.0  # seconds between two looks at the sizes of this host's own chunks
 _SIDECAR = 64 << 20  # bytes of a sidecar besides those of its chunk, at most
 
 
@@ -47,7 +49,7 @@ class BlockCache:
     Args:
         folder: of the chunks' files, NNNNNN.arrow, and of the table.
         chunks: by number.
-        max_size: the most bytes of blocks; None for no bound.
+        max_size: the most bytes of blocks, and of chunks in the folder that are not remote; None for no bound.
         more: returns the current chunks; called for an unknown chunk.
         elsewhere: fetches in another process, for a forked one, which cannot use a remote.
     """
@@ -78,6 +80,7 @@ class BlockCache:
         self._process = os.getpid()
         self._table = self._open_table()
         self._hand = 0
+        self._own = 0.0, 0  # when `_own_blocks` looks again, and what it found
 
     @property
     def is_own(self) -> bool:
@@ -239,12 +242,15 @@ class BlockCache:
 
     def _make_room(self, count: int, keep: Int64) -> None:
         """Evict blocks that were not read lately, by the CLOCK algorithm (Corbato, 1968), but none of `keep`."""
-        if self._most is None or np.count_nonzero(self._states) + count <= self._most:
+        if self._most is None:
+            return
+        most = max(self._most - self._own_blocks(), len(keep))
+        if np.count_nonzero(self._states) + count <= most:
             return
         with self._table_lock.alone():
             states = self._states
             cached = np.flatnonzero(states != _ABSENT)  # few: the table may cover terabytes
-            excess = len(cached) + count + self._most // 32 - self._most
+            excess = len(cached) + count + most // 32 - most
             order = np.roll(cached, -int(np.searchsorted(cached, self._hand)))
             order = order[~np.isin(order, keep)]
             for state in (_UNSURE, _PRESENT, _USED, _COMING):
@@ -262,6 +268,13 @@ class BlockCache:
                                     self._files.punch(descriptor, start, end - start)
                     excess -= len(evicted)
             states[cached[states[cached] == _USED]] = _PRESENT
+
+    def _own_blocks(self) -> int:
+        """Blocks of the chunks that this host has written, which count and are not evicted; looked up now and then."""
+        if time.monotonic() > self._own[0]:
+            sizes = (path.stat().st_size for path in self.folder.glob("*.arrow") if int(path.stem) not in self.chunks)
+            self._own = time.monotonic() + _LOOK, -(-sum(sizes) // BLOCK)
+        return self._own[1]
 
     async def _fetch(self, absent: list[tuple[int, Int64]], advance: Callable[[int], object] | None) -> None:
         await self._objects.each(self._load_hashes, [number for number, _ in absent if number not in self._hashes])
