@@ -19,12 +19,14 @@ examples: .venv/has-examples
 	$(BIN)/python examples/vision.py build/examples
 	$(BIN)/python examples/minilm.py build/examples
 
-# Hundreds of processes are started; where Python may not write bytecode, each would compile the package again.
+# Hundreds of processes are started, and none of them writes bytecode (tests/conftest.py): each would compile the package.
+unexport PYTHONDONTWRITEBYTECODE
 test: .venv/has-dev test-servers
-	$(BIN)/python -m compileall -q src
+	$(BIN)/python -m compileall -q src tests
 	$(BIN)/python -m pytest -n auto
 
 test-slow: .venv/has-dev test-servers
+	$(BIN)/python -m compileall -q src tests
 	$(BIN)/python -m pytest -n auto --slow
 
 # Thousands of edits, none of which may be answered from a cache; FRESH=1 adds those in interpreters of their own.

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tests.slow import set_long
 
+from warmstore.storage import files
+
 FORKED_CHILD_SECONDS = 300
 """A child that this process forked ends after this time and shows where its threads stand: it may wait for a lock."""
 
@@ -21,8 +23,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fresh", action="store_true", help="run edits in interpreters of their own too")
 
 
+def _spare_syncs() -> None:
+    """Leave out the waits for the disk. Only a power cut shows them; the tests of those count the calls of a `Files`.
+
+    A disk takes milliseconds for each of some 50,000. Children that are started still wait, and so does the long run.
+    """
+
+    def sync_folder(self: files.Files, folder: Path) -> None:
+        os.close(os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
+
+    files._datasync = os.fstat
+    files.Files.sync_folder = sync_folder  # type: ignore[method-assign]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     set_long(config.getoption("--slow"))
+    if not config.getoption("--slow"):
+        _spare_syncs()
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # of children: its clock counts seconds, and programs are edited faster
     faulthandler.register(signal.SIGALRM, file=2, chain=True)
     os.register_at_fork(after_in_child=lambda: signal.alarm(FORKED_CHILD_SECONDS))
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests import warm
 from torch import nn
 
 import warmstore as ws
@@ -89,7 +90,7 @@ def test_code_on_loading_runs_as_scripts(frameworks: bool, tmp_path: Path) -> No
             (folders[-1] / "train.py").write_text(block)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path)), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", _EACH, *folders]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = warm.run(command, capture_output=True, text=True, check=False, env=environment)
     statuses = re.findall(r"^script \d+: (-?\d+)$", done.stdout, re.MULTILINE)
     assert statuses == ["0"] * len(folders), done.stderr
     assert len(folders) > 5
@@ -98,7 +99,7 @@ def test_code_on_loading_runs_as_scripts(frameworks: bool, tmp_path: Path) -> No
 def test_code_on_compiling_runs(tmp_path: Path) -> None:
     # In a process of its own: the compile cache is one a process.
     command = [sys.executable, __file__, "docs/compile.md"]
-    env = {**os.environ, "WARMSTORE_CACHE_DIR": f"{tmp_path}"}
+    env = {**os.environ, "WARMSTORE_CACHE_DIR": f"{tmp_path}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
 
@@ -157,7 +158,7 @@ def test_trainer_script_of_pipelines_runs(tmp_path: Path) -> None:
     (script,) = (block for block in _blocks("docs/pipeline.md") if block.startswith(SCRIPT))
     (tmp_path / "train.py").write_text(script)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path)), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "train.py"], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
     )
     assert done.returncode == 0, done.stderr

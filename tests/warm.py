@@ -7,6 +7,7 @@ show another seed of hashes, other addresses, and what happens while torch is im
 interpreters, and the long run of tests starts one for every program.
 """
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -130,6 +131,8 @@ class _Interpreter:
                 env={**names, "PYTHONHASHSEED": "0", **settings},
                 pass_fds=[there.fileno()],
             )
+        self._owner = os.getpid()
+        atexit.register(self._close)
 
     def fork(self, task: dict[str, Any], streams: list[int]) -> tuple[int, io.FileIO]:
         """Start a child: its process id, and a pipe from which its status comes when it ends."""
@@ -143,9 +146,11 @@ class _Interpreter:
             raise RuntimeError("the warm interpreter has died")
         return struct.unpack("<q", answer)[0], open(reading, "rb", buffering=0)
 
-    def close(self) -> None:
-        self._connection.close()
-        self._process.wait()
+    def _close(self) -> None:
+        if os.getpid() == self._owner:  # and not a fork of it
+            self._connection.shutdown(socket.SHUT_RDWR)  # also where forks have it still
+            self._connection.close()
+            self._process.wait()
 
 
 @functools.cache
@@ -213,6 +218,7 @@ def _become(task: int, streams: Sequence[int]) -> Callable[[], object]:
     os.chdir(told["cwd"])
     os.environ.clear()
     os.environ.update(told["environment"])
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     executable, *arguments = told["command"]
     sys.orig_argv[:] = [executable, *arguments]
     sys.warnoptions[:] = []
@@ -237,7 +243,7 @@ def _become(task: int, streams: Sequence[int]) -> Callable[[], object]:
         text, name, folder = sys.argv[0], "<string>", ""
         sys.argv[0] = "-c"
     else:
-        name = sys.argv[0]
+        name = str(Path(sys.argv[0]).absolute())
         folder = str(Path(name).resolve().parent)
         main.__file__ = name
         text = Path(name).read_text()

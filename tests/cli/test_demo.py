@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compiling.programs import compiler_settings
 from typer.testing import CliRunner
 
 from warmstore.cli import app, demo
@@ -20,7 +21,7 @@ IMAGES, EPOCHS = 100, 2
 
 
 def command(*arguments: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": str(columns)}
+    environment = {**os.environ, **compiler_settings(), "COLUMNS": str(columns)}
     return subprocess.run(
         [sys.executable, "-m", "warmstore", *arguments], capture_output=True, text=True, check=False, env=environment
     )

@@ -20,7 +20,7 @@ def first_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
             making = folder.with_name("compiled-sine-making")
-            report = run(SINE, making)
+            report = run(SINE, making, fresh=True)
             assert report.right
             assert report.kept
             assert not report.hits

@@ -1,4 +1,4 @@
-"""Programs that compile something small, each run in a fresh process, and what they report of it."""
+"""Programs that compile something small, each run in a process of its own, and what they report of it."""
 
 import json
 import os
@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import warm
+from tests.slow import is_long
+
 START = """
 import json, os, sys
 import warmstore as ws
@@ -18,6 +21,12 @@ cache = ws.compile_cache.init(**json.loads(os.environ["INIT"]))
 
 HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
 """Is 0 here unless told: two of them take longer than the few kernels of these programs."""
+
+VECTORS = "TORCHINDUCTOR_VEC_ISA_OK"
+"""Is 1 in the short run: torch compiles six programs to find out what the processor has, once in each store."""
+
+COMPILER = (*warm.COMMON, "torch._dynamo", "torch._inductor.compile_fx", "warmstore.compiling.compile_cache")
+"""What the warm interpreter of these programs has imported."""
 
 SINE = """
 import torch
@@ -82,20 +91,36 @@ def launch(
     cwd: Path | None = None,
     start: str = START,
     end: str = END,
+    fresh: bool = False,
     **init: Any,
 ) -> "subprocess.Popen[str]":
-    """A fresh process that runs `code` with a compile cache in a folder."""
+    """A process that runs `code` with a compile cache in a folder. `fresh`: an interpreter of its own."""
     settings = {"local_dir": str(folder), "job": "test", **init}
-    variables = {**os.environ, HEADERS: "0", "INIT": json.dumps(settings), **(env or {})}
-    return subprocess.Popen(
+    return (subprocess.Popen if fresh else popen)(
         [sys.executable, "-c", start + textwrap.dedent(code) + end],
-        env=variables,
+        env={**os.environ, **compiler_settings(), "INIT": json.dumps(settings), **(env or {})},
         cwd=cwd or folder.parent,
         text=True,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+def compiler_settings() -> dict[str, str]:
+    """Variables that spare compilers what the tests are not about."""
+    return {HEADERS: "0"} if is_long() else {HEADERS: "0", VECTORS: "1"}
+
+
+def popen(command: list[str], **options: Any) -> "subprocess.Popen[Any]":
+    """Start a program in a fork of an interpreter that has imported the compilers, or a real one in the long run."""
+    return warm.popen(command, preload=COMPILER, settings=tuple(compiler_settings().items()), **options)
+
+
+def run_to_end(command: list[str], **options: Any) -> "subprocess.CompletedProcess[Any]":
+    """`popen`, to its end, with what it printed."""
+    settings = tuple(compiler_settings().items())
+    return warm.run(command, preload=COMPILER, settings=settings, capture_output=True, text=True, **options)
 
 
 def finish(process: "subprocess.Popen[str]") -> Report:

@@ -29,7 +29,7 @@ class Intruder:
 
 
 def test_a_fresh_process_finds_everything(filled: Path) -> None:
-    report = run(SINE, filled)
+    report = run(SINE, filled, fresh=True)
     assert report.right
     assert report.misses == []
     assert [key.split("/")[1] for key in report.hits[:2]] == ["aotautograd", "fxgraph"]

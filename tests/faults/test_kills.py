@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.faults.children import FIELDS, check, columns, in_child, record
 from tests.faults.seam import Counting, Killing
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.errors import NotAStore
@@ -61,8 +62,10 @@ def go_on(path: Path, least: int, live: ws.RecordStore | None) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("at", range(OPERATIONS))
-@pytest.mark.parametrize("moment", ["before", "middle", "after"])
+MOMENTS = [(at, moment) for at in range(OPERATIONS) for moment in ("before", "middle", "after")]
+
+
+@pytest.mark.parametrize(("at", "moment"), thinned(2, MOMENTS))
 def test_killed_at_any_operation(tmp_path: Path, at: int, moment: str) -> None:
     path = tmp_path / "s"
     ended = in_child(lambda say: write(path, Killing(at, moment), say))

@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.compiling.programs import run_to_end
 from tests.interop.ranks import EPOCHS, PHASES, VALIDATION, Run
 from tests.slow import is_long
 
@@ -24,7 +24,7 @@ ENVIRONMENT = {
 def run_loop(name: str, folder: Path) -> Path:
     """The runs of `loops/NAME.py`, or some of them in the short run; what they have seen is in the folder then."""
     command = [sys.executable, "-m", "tests.interop.ranks", name, str(folder), "long" if is_long() else "short"]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False, cwd=folder)
+    done = run_to_end(command, env=ENVIRONMENT, cwd=folder)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
     return folder
 

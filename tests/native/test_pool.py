@@ -82,7 +82,7 @@ def test_forks_in_the_middle_of_copies() -> None:
     for one in threads:
         one.start()
     try:
-        for number in range(40):
+        for number in range(either(15, 40)):
             child = os.fork()
             if child == 0:
                 os._exit(0 if all(gather(seed) for seed in range(5)) else 1)

@@ -30,6 +30,7 @@ from hypothesis.stateful import (
 )
 from tests.faults.children import in_child, well
 from tests.faults.seam import Killing
+from tests.slow import either
 
 import warmstore as ws
 from warmstore.errors import PositionError
@@ -553,7 +554,7 @@ def run(examples: int, steps: int, *, derandomize: bool) -> None:
 
 
 def test_a_store_equals_a_list() -> None:
-    run(20, 40, derandomize=True)
+    run(either(12, 20), 40, derandomize=True)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.compiling.edits import grid
 from tests.compiling.edits.cases import Case, parsed
+from tests.compiling.programs import compiler_settings, run_to_end
 
 _HERE = Path(__file__).parent
 _TOLERANCE = 1e-4
@@ -108,12 +109,12 @@ def run(
 
 
 def _process(task: Path, env: dict[str, str] | None) -> subprocess.CompletedProcess[str]:
-    variables = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
+    settings = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **compiler_settings()}
+    variables = {**os.environ, **settings, **(env or {})}
     variables["PYTHONPATH"] = os.pathsep.join(str(Path(one).resolve()) for one in sys.path if one)  # it runs elsewhere
-    variables["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
     command = [sys.executable, str(_HERE / "runner.py"), str(task)]
     try:
-        return subprocess.run(command, env=variables, cwd=task.parent, text=True, capture_output=True, timeout=1500)
+        return run_to_end(command, env=variables, cwd=task.parent, timeout=1500)
     except subprocess.TimeoutExpired as error:
         return subprocess.CompletedProcess(command, 124, "", str(error.stderr)[-3000:])
 

@@ -17,6 +17,7 @@ from tests.faults.children import in_child
 from tests.faults.seam import FullDisk
 from tests.pipeline.functions import fail_at
 from tests.pipeline.profiles import profile as made_up
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.pipeline.profile import disk_speed, profiler, step_profiler
@@ -178,7 +179,10 @@ def test_workers_are_doubled_until_it_brings_too_little(cutoff: float, tried: li
 
 @pytest.mark.parametrize(
     ("name", "made_with", "asked"),
-    [("samples", 48, 20), ("seconds", 1.0, 0.9), ("batch_size", 8, 4), ("max_workers", 0, 1), ("cutoff", 0.1, 0.2)],
+    thinned(
+        2,
+        [("samples", 48, 20), ("seconds", 1.0, 0.9), ("batch_size", 8, 4), ("max_workers", 0, 1), ("cutoff", 0.1, 0.2)],
+    ),
 )
 def test_a_stored_profile_has_the_options_that_are_asked_for(
     name: str, made_with: float, asked: float, tmp_path: Path
