@@ -43,8 +43,12 @@ class PullResult:
     damaged: int = 0
 
 
-def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = None) -> PullResult:
+def pull(
+    path: Path, objects: Objects, files: Files, *, at: int | None = None, progress: bool | None = None
+) -> PullResult:
     """Copy the store at a remote to a new folder, or add the rows that an older copy lacks.
+
+    `at`: the number of the push whose state is copied; None for the last one.
 
     Raises:
         Diverged: the store in the folder has rows that the remote lacks. NotAStore: the remote has no store.
@@ -52,7 +56,7 @@ def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = 
         Damaged: the remote's bytes are not those that were pushed.
         RemoteUnavailable, RemoteRefused: the store is unchanged; the next pull uses the fetched blocks.
     """
-    head = find_copy(objects)
+    head = find_copy(objects, at=at)
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(path.parent / f".{path.name}.pull", files):

@@ -43,6 +43,7 @@ class RecordStore(LocalStore):
         cache_size: int | str | None = "20GB",
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
+        at: int | None = None,
     ) -> Self:
         """Open a store for reading ("r") or for appending too ("a"); the other options are those of `create`.
 
@@ -53,6 +54,8 @@ class RecordStore(LocalStore):
             cache_dir: the folder for blocks of a remote's chunks, the user's cache folder by default.
             cache_size: the most bytes of cached blocks, or None for no bound. Blocks not read lately are evicted first.
             remote_options, anonymous: see `push`.
+            at: the number of a push, from 1: the store at a URL as that push left it, whatever is pushed later. The
+                last five are kept.
 
         Raises:
             RemoteUnavailable, RemoteRefused: the remote cannot be read. Later reads raise them too, for blocks that are
@@ -65,8 +68,10 @@ class RecordStore(LocalStore):
         if is_remote(path) and mode in ("r", "a"):
             if mode != "r":
                 raise ReadOnly(f"{path!r} is a remote; write to a folder and push it there")
-            remote = Remote(os.fspath(path), remote_options, anonymous)
+            remote = Remote(os.fspath(path), remote_options, anonymous, at=at)
             return cls._open_copy(*open_remote(remote, cache_dir, cache_size))
+        if at is not None:
+            raise ValueError(f"at={at} needs the URL of a store; {path!r} is a folder")
         writing = WriteOptions.of(chunk_size, writer_threads, room)
         return cls.open_folder(path, mode, writing=writing, salvage=salvage, files=files)
 
@@ -154,13 +159,16 @@ class RecordStore(LocalStore):
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
+        at: int | None = None,
     ) -> Self:
-        """Copy the store at a remote into a new folder, and open it; the other arguments are those of `push`.
+        """Copy the store at a remote into a new folder, and open it.
+
+        `at` is the argument of `open`; the others are those of `push`.
 
         A clone that was killed resumes when it is called again. If the folder holds the store already, it is pulled.
         """
         with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
-            pull(Path(path), objects, Files(), progress=progress)
+            pull(Path(path), objects, Files(), at=at, progress=progress)
         return cls.open(path)
 
     def _settle(self) -> None:

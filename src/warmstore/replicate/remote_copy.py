@@ -49,6 +49,7 @@ class Remote:
     """How to reach a remote.
 
     url, options, anonymous: see `warmstore.remote.objects.Objects`. Options are never shown. sign: see `PartLog`.
+    at: the number of the push of a record store whose state is read; None for the last one.
     """
 
     url: str | os.PathLike[str]
@@ -56,6 +57,7 @@ class Remote:
     anonymous: bool = False
     limits: RequestLimits = _LIMITS
     sign: bool = False
+    at: int | None = None
 
     def __post_init__(self) -> None:
         Location.parse(self.url)
@@ -147,7 +149,8 @@ def copy_folder(remote: Remote, cache_dir: Path) -> Path:
     """The folder of the copy of a remote."""
     url = remote.shown.rstrip("/")
     name = re.sub(r"[^A-Za-z0-9._-]", "_", url.rpartition("/")[2])[:60] or "store"
-    return cache_dir.expanduser().absolute() / f"{name}-{xxhash.xxh3_64_hexdigest(url.encode())}"
+    pinned = "" if remote.at is None else f"@{remote.at}"
+    return cache_dir.expanduser().absolute() / f"{name}-{xxhash.xxh3_64_hexdigest(url.encode())}{pinned}"
 
 
 def open_remote(
@@ -173,7 +176,7 @@ def open_copy(files: RemoteFiles) -> Path:
     """
     folder = copy_folder(files.remote, files.cache_dir)
     try:
-        head = find_copy(files.objects)
+        head = find_copy(files.objects, at=files.remote.at)
     except RemoteUnavailable as error:
         copies = [path for path in folder.glob("*") if (path / NAME).is_file()]
         if not copies:

@@ -27,7 +27,7 @@ from warmstore.records.log.log_entries import (
 from warmstore.records.read.live_batches import live_batches
 from warmstore.remote.objects import Objects
 from warmstore.replicate.parts import has_parts
-from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
+from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads, read_heads_at
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, is_locked, is_read_only, read_whole
 
@@ -85,14 +85,16 @@ class Local:
         return frozenset(self.entries["chunk"][self.entries["kind"] == ADOPTED].tolist())
 
 
-def find_copy(objects: Objects) -> RemoteSnapshot:
-    """The state of the one record store at a remote.
+def find_copy(objects: Objects, *, at: int | None = None) -> RemoteSnapshot:
+    """The state of the one record store at a remote, after its last push or after the push number `at`.
 
     Raises:
         NotAStore: the remote has no store. StoreExists: it has a feature cache. Diverged: it has several stores.
     """
-    heads = read_heads(objects)
+    heads = read_heads(objects) if at is None else read_heads_at(objects, at)
     check_kind(heads, objects)
+    if not heads and at is not None:
+        raise NotAStore(f"{objects.location.url} has no push {at} of a store; the last five are kept")
     if not heads:
         raise NotAStore(f"{objects.location.url} holds no store; push one there")
     if len(heads) > 1:

@@ -114,6 +114,23 @@ def read_heads(objects: Objects, *, mend: str | None = None) -> list[RemoteSnaps
     return found
 
 
+def read_heads_at(objects: Objects, number: int) -> list[RemoteSnapshot]:
+    """The states that the push of this number left; none if its head is no longer kept.
+
+    Raises:
+        Damaged, NewerFormat: as `read_heads`.
+    """
+    listed = [head for heads in objects.run(HEADS.by_series(objects)).values() for head in heads]
+    found = []
+    for head in listed:
+        if head.number == number:
+            read = objects.run(_read(objects, head))
+            if not isinstance(read, RemoteSnapshot):
+                raise read
+            found.append(read)
+    return found
+
+
 def read_all_heads(objects: Objects) -> tuple[list[RemoteSnapshot], list[str]]:
     """All heads of record stores at a remote, old ones included; and why others cannot be read."""
     listed = [head for heads in objects.run(HEADS.by_series(objects)).values() for head in heads]
