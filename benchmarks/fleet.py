@@ -1,4 +1,4 @@
-"""A simulated fleet: the segment log of warmstore with up to 10,000 hosts over one object store.
+"""A simulated fleet: the segment log of warmstore with thousands of hosts over one object store.
 
     python -m benchmarks.fleet --hosts 10 100 1000
 
