@@ -21,7 +21,7 @@ from benchmarks.minilm_shape import MiniLM
 from benchmarks.report import Bar, Report, Table
 from benchmarks.settings import Settings
 
-TOKENS, BATCH, BLOCK = 32, 32, 256
+TOKENS, BATCH, BLOCK = 32, 32, 128
 ROOT = str(Path(__file__).parents[1])
 
 
@@ -30,7 +30,7 @@ def run(settings: Settings) -> Report:
 
     from warmstore.ray import fill
 
-    texts = settings.pick(20_000, 1_000)
+    texts = settings.pick(20_000, 2_000)
     environment = {"PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
     ray.init("local", num_cpus=2, include_dashboard=False, logging_level="ERROR", runtime_env={"env_vars": environment})
     rows, rates, broken = [], {}, []
