@@ -72,6 +72,11 @@ def has_file_of(namespace: dict[str, Any]) -> bool:
     )
 
 
+def is_installed_code(function: FunctionType) -> bool:
+    """Whether the code of a function is from a file of an installed module."""
+    return not _origin(str(function.__module__), function.__code__.co_filename, False).is_program
+
+
 def origin_of_name(name: str) -> Origin:
     """Where the module of a name comes from. A name without a module belongs to the program."""
     module = sys.modules.get(name)

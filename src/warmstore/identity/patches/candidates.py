@@ -30,7 +30,7 @@ from types import (
 from typing import Any
 
 from warmstore.identity.object_state import is_made_in_python
-from warmstore.identity.origin import WARMSTORE, has_file_of
+from warmstore.identity.origin import WARMSTORE, has_file_of, is_installed_code
 from warmstore.identity.patches.bindings import Bindings, bindings_of
 from warmstore.identity.patches.parts import WRAPPERS, has_name, is_bound, is_mock, parts_of, registry_of, wrapped_by
 
@@ -282,7 +282,7 @@ def _is_programs(witness: FunctionType | type, installed: Installed) -> bool:
     namespace = witness.__globals__
     if id(namespace) in installed.namespaces or has_file_of(namespace):
         return False
-    if not witness.__code__.co_filename.startswith("<"):
-        return True
     module = sys.modules.get(str(namespace.get("__name__")))
-    return module is not None and vars(module) is namespace  # a notebook's cell
+    if module is not None and vars(module) is namespace:
+        return True  # also a notebook's cell
+    return not witness.__code__.co_filename.startswith("<") and not is_installed_code(witness)
