@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from warmstore.cli.named_objects import named_object
-from warmstore.cli.records import Progress
+from warmstore.cli.records import Json, Progress
 from warmstore.storage.humanize import format_size
 
 Cache = Annotated[
@@ -17,9 +17,7 @@ Cache = Annotated[
 ]
 
 
-def stats(
-    cache: Cache, as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False
-) -> None:
+def stats(cache: Cache, as_json: Json = False) -> None:
     """Show entries, bytes, hit rate, saved time, age and versions of feature caches."""
     from warmstore.cli.caches_view import show_states, state_as_json
     from warmstore.features.cache_inspection import find_caches, read_state

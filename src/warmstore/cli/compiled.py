@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from warmstore.cli.records import Json
 from warmstore.cli.replicas import Option, options_of
 from warmstore.storage.humanize import format_size, parse_duration, parse_size
 
@@ -26,7 +27,6 @@ Kind = Annotated[str | None, typer.Option(help="Only artifacts of this kind; see
 Size = Annotated[
     str | None, typer.Option(help='Limit of the folder, such as "20GB". Default: WARMSTORE_MAX_SIZE_GB, or 100 GB.')
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
 _WAIT = 60.0  # seconds without data from the remote that a warm-up accepts
 

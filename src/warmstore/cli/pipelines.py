@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from warmstore.cli.named_objects import named_object
-from warmstore.cli.records import Progress
+from warmstore.cli.records import Json, Progress
 from warmstore.cli.replicas import Anonymous, Option, Verify, pull_text, push_text, remote_of
 from warmstore.storage.humanize import format_size, parse_size
 
@@ -21,7 +21,6 @@ Folder = Annotated[Path, typer.Argument(help="The folder that was given to plans
 Versions = Annotated[
     list[str] | None, typer.Argument(metavar="[VERSION]...", help="Names that `ls` shows, or their beginnings.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Url = Annotated[
     str, typer.Argument(metavar="URL", help="s3://, gs://, az://, http(s):// or a folder, for all pipelines.")
 ]

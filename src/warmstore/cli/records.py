@@ -13,6 +13,7 @@ from warmstore.storage.humanize import format_size
 Progress = Annotated[
     bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar.", show_default="on a terminal")
 ]
+Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Fields = Annotated[
     list[str] | None,
     typer.Option("--field", "-f", metavar="NAME", help="Take this field only; repeatable.", show_default="all"),
@@ -67,7 +68,7 @@ def export(
 def inspect(
     store: Annotated[Path, typer.Argument(help="The store's folder.")],
     samples: Annotated[int, typer.Option(min=0, help="How many of the first records to show.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show fields, chunks, bytes, writers and the first records of a store or cache."""
     from warmstore.cli.records_view import description, show

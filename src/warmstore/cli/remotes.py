@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from warmstore.cli.records import Progress
+from warmstore.cli.records import Json, Progress
 from warmstore.cli.replicas import Anonymous, Option, Sign, Url, remote_of
 from warmstore.cli.tables import table
 from warmstore.storage.humanize import format_size, parse_duration
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look after a store or a cache at a remote.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Deep = Annotated[bool, typer.Option("--deep", help="Read all chunks, instead of comparing their sizes.")]
 
 

@@ -45,9 +45,8 @@ def fill(
     stores = source.open_stores()
     if stores is None:
         return FillResult(0, 0, 0)
-    wanted = source.wanted(stores)
-    missing = np.flatnonzero(wanted & (stores.rows < 0))
-    found = int(wanted.sum()) - len(missing)
+    missing = np.flatnonzero(source.missing(stores))
+    found = int(source.wanted(stores).sum()) - len(missing)
     if workers:
         source.close_stores()
     batches = computed = 0

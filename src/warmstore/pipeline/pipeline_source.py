@@ -324,11 +324,10 @@ class PipelineSource(Source):
         stores = self.open_stores()
         if stores is None:
             return True
-        wanted = self.wanted(stores)
-        few = _FEW * max(int(wanted.sum()), 1)
-        if (wanted & (stores.rows < 0)).sum() > few:
+        few = _FEW * max(int(self.wanted(stores).sum()), 1)
+        if self.missing(stores).sum() > few:
             stores.refresh()
-        return bool((wanted & (stores.rows < 0)).sum() > few)
+        return bool(self.missing(stores).sum() > few)
 
     def finish(self) -> None:
         if self._stores is not None:
@@ -385,6 +384,10 @@ class PipelineSource(Source):
         """Which samples have a store: bool [samples]."""
         assert self._kept is not None
         return np.isin(self._kept.placement, list(stores.by_number))
+
+    def missing(self, stores: SampleStores) -> Bools:
+        """Which samples their store lacks: bool [samples]."""
+        return self.wanted(stores) & (stores.rows < 0)
 
     def trials(self, indices: Int64, *, stored_only: bool) -> Iterator[Trial | SampleSkipped]:
         """Compute samples, store those that their store lacks, and undo their writes to outside memory.

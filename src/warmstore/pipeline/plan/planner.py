@@ -21,7 +21,7 @@ from warmstore.pipeline.plan.cost_model import Candidate, as_measured, candidate
 from warmstore.pipeline.plan.load import load_of, page_cache_bytes, worker_bytes
 from warmstore.pipeline.plan.milp import PlacementProblem, Solution, free_bytes
 from warmstore.pipeline.plan.plan import Plan
-from warmstore.pipeline.plan.strategies import RULES, Strategy, nothing
+from warmstore.pipeline.plan.strategies import RULES, Strategy, are_faster, nothing
 from warmstore.pipeline.profile.profile import TIERS, Profile, Tier
 from warmstore.pipeline.profile.source_sizes import buckets_of
 from warmstore.pipeline.steps import deterministic
@@ -152,8 +152,7 @@ def _fastest(found: Sequence[_Choice]) -> _Choice:
     """
     best, *others = found
     for other in others:
-        totals = zip(best.problem.totals(best.solution), other.problem.totals(other.solution), strict=True)
-        if all(own > _WORTH_WORKERS * theirs for own, theirs in totals):
+        if are_faster(other.problem.totals(other.solution), best.problem.totals(best.solution), _WORTH_WORKERS):
             best = other
     return best
 

@@ -27,20 +27,21 @@ def joint(problem: PlacementProblem) -> Solution:
         known = replace(problem, closed=_not_stored(problem))
         if not any(problem.forced):
             one, mixed = single(known), _solved(known)
-            ways.insert(0, (_WORTH_AGAIN, mixed if _is_faster(problem, mixed, one, _WORTH) else one))
+            ways.insert(
+                0, (_WORTH_AGAIN, mixed if are_faster(problem.totals(mixed), problem.totals(one), _WORTH) else one)
+            )
         else:
             ways.insert(0, (_WORTH_AGAIN, _solved(known)))
-    is_whole = best.counts.sum() == problem.counts.sum()
+    totals, is_whole = problem.totals(best), best.counts.sum() == problem.counts.sum()
     for worth, way in ways:
-        if not _is_faster(problem, best, way, worth) and way.counts.sum() >= is_whole * best.counts.sum():
+        if not are_faster(totals, problem.totals(way), worth) and way.counts.sum() >= is_whole * best.counts.sum():
             return way
     return best
 
 
-def _is_faster(problem: PlacementProblem, one: Solution, other: Solution, worth: float) -> bool:
-    """Whether a solution is more than `worth` times as fast as another, by each measurement."""
-    totals = zip(problem.totals(one), problem.totals(other), strict=True)
-    return all(theirs > worth * own for own, theirs in totals)
+def are_faster(totals: Sequence[float], others: Sequence[float], worth: float) -> bool:
+    """Whether a solution is more than `worth` times as fast as another, by each measurement; see `totals`."""
+    return all(theirs > worth * own for own, theirs in zip(totals, others, strict=True))
 
 
 def sequential(problem: PlacementProblem) -> Solution:
