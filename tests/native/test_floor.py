@@ -1,5 +1,6 @@
 """The native floor: the compiled part does what its twin in NumPy does, and refuses what that refuses."""
 
+import mmap
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmstore._native import chosen, twin
+from warmstore.storage.array_types import Bytes
 
 try:
     from warmstore._native import compiled
@@ -288,6 +290,9 @@ REFUSED = {
     ),
     "no such partition": (IndexError, "grow", lambda: (DIRECTORY, WORDS, 2, _int64(4096), _int64(1 << 8))),
     "fewer keys than ids": (ValueError, "keys", lambda: ([1, 2], np.zeros((1, 2), np.uint64))),
+    "mapped behind": (IndexError, "map_rows", lambda: (MEMORY[:9], _int64(0, 5), 5)),
+    "mapped before": (IndexError, "map_rows", lambda: (MEMORY[:9], _int64(-1), 1)),
+    "mapped backwards": (ValueError, "map_rows", lambda: (MEMORY[:9], _int64(0), -1)),
     "fewer spans": (
         ValueError,
         "span_checksums",
@@ -327,6 +332,29 @@ def test_reading_marks_what_is_not_there(floor: Any, files: Any, data: Any, in_o
         expected = MEMORY[offset : offset + length].tobytes() if there else bytes(int(length))
         assert out[end - length : end].tobytes() == expected
     assert said == missing.sum()
+
+
+def kernel() -> tuple[int, ...]:
+    return tuple(int(part) for part in os.uname().release.split(".")[:2])
+
+
+@both
+def test_only_rows_in_the_page_cache_are_mapped(floor: Any, tmp_path: Path) -> None:
+    page, path = mmap.PAGESIZE, tmp_path / "file"
+    can_map = floor is compiled and sys.platform == "linux" and kernel() >= (5, 14)
+    path.write_bytes(bytes(4 * page))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 4 * page, prot=mmap.PROT_READ) as mapped:
+        memory = np.frombuffer(mapped, np.uint8)
+
+        def maps(*addresses: int, width: int = page, memory: Bytes = memory) -> bool:
+            return bool(floor.map_rows(memory, np.array(addresses, np.int64), width))
+
+        assert maps() == maps(0, 5, 2 * page + 1) == maps(0, width=4 * page) == can_map
+        os.truncate(path, 3 * page)
+        assert maps(0, 2 * page) == can_map
+        assert not maps(0, 3 * page)
+        assert not maps(0, 2 * page + 1)
+        del maps, memory  # a map with views cannot be closed
 
 
 SIZE = 5000

@@ -98,6 +98,10 @@ struct read_rows {
 /* `runs` is room for two numbers a row. */
 void read_rows(const struct read_rows *rows, int64_t *runs, int threads);
 
+/* Map the pages of rows of `width` bytes. Returns whether all of them are in the page cache and are mapped now; 0 also
+   where the system cannot tell. */
+int map_rows(const uint8_t *memory, const int64_t *addresses, int64_t count, int64_t width);
+
 /* table.c: rows by key. */
 
 #define PARTITIONS 4096

@@ -83,6 +83,26 @@ static PyObject *py_gather(PyObject *self, PyObject *args) {
     return done(good);
 }
 
+static PyObject *py_map_rows(PyObject *self, PyObject *args) {
+    Py_buffer memory, addresses;
+    long long width;
+    int good, are_mapped = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*L:map_rows", &memory, &addresses, &width)) return NULL;
+    int64_t count = addresses.len / 8;
+    good = width >= 0 && width <= memory.len;
+    if (!good) PyErr_Format(PyExc_ValueError, "width=%lld; expected 0 to %zd", width, memory.len);
+    good = good && has_items(&addresses, count, "addresses") && are_inside(addresses.buf, NULL, width, count, memory.len);
+    if (good) {
+        PyThreadState *state = let_go(count * width);
+        are_mapped = map_rows(memory.buf, addresses.buf, count, width);
+        take_back(state);
+    }
+    PyBuffer_Release(&memory);
+    PyBuffer_Release(&addresses);
+    return good ? PyBool_FromLong(are_mapped) : NULL;
+}
+
 /* Where rows of a column lie, as Python says it; sets an error if it cannot be. */
 static int are_batches(struct batches *batches, const Py_buffer *memory, const Py_buffer *bases, const Py_buffer *first_row) {
     batches->memory = memory->buf;
@@ -574,6 +594,7 @@ static PyMethodDef functions[] = {
     {"checksums", py_checksums, METH_VARARGS, NULL},
     {"span_checksums", py_span_checksums, METH_VARARGS, NULL},
     {"read", py_read, METH_VARARGS, NULL},
+    {"map_rows", py_map_rows, METH_VARARGS, NULL},
     {"keys", py_keys, METH_VARARGS, NULL},
     {"lookup", py_lookup, METH_VARARGS, NULL},
     {"fetch", py_fetch, METH_VARARGS, NULL},

@@ -8,10 +8,15 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
+#if defined(__linux__)
+#include <sys/vfs.h>
+#endif
 #include <unistd.h>
 
-#define LONGEST (1 << 20) /* bytes that are read as one */
+#define LONGEST (1 << 20)  /* bytes that are read as one */
+#define TMPFS 0x01021994   /* the type of a file system in memory, as statfs(2) has it */
 
 struct reads {
     const struct read_rows *rows;
@@ -58,12 +63,15 @@ static void read_run(const void *data, int64_t run) {
     }
 }
 
-/* Whether all of a run was in memory, and is copied now. */
+/* Whether all of a run was in memory, and is copied now. Files of a tmpfs are, and it refuses to say so. */
 static int is_in_memory(const struct read_rows *rows, int64_t first, int64_t last) {
 #if defined(__linux__) && defined(RWF_NOWAIT)
     int64_t begin = begin_of(rows, first), length = rows->ends[last - 1] - begin;
     struct iovec into = {rows->out + begin, (size_t)length};
-    return preadv2(rows->files[first], &into, 1, rows->offsets[first], RWF_NOWAIT) == length;
+    struct statfs system;
+    if (preadv2(rows->files[first], &into, 1, rows->offsets[first], RWF_NOWAIT) == length) return 1;
+    return errno == EOPNOTSUPP && !fstatfs(rows->files[first], &system) && system.f_type == TMPFS &&
+           read_whole(rows->files[first], rows->out + begin, length, rows->offsets[first]) == length;
 #else
     (void)rows, (void)first, (void)last;
     return 0;
@@ -81,3 +89,33 @@ void read_rows(const struct read_rows *rows, int64_t *runs, int threads) {
     }
     pool_run(read_run, &job, waiting, threads);
 }
+
+#if defined(__linux__)
+#define POPULATE_READ 22 /* since Linux 5.14; fails for bytes that reading would answer with a signal */
+#define PAGES 1024       /* that are asked for at once */
+
+static int map_pages(uint8_t *first, uint8_t *last, int64_t page) {
+    unsigned char resident[PAGES];
+    for (uint8_t *part = first; part < last; part += PAGES * page) {
+        int64_t length = last - part < PAGES * page ? last - part : PAGES * page;
+        if (mincore(part, (size_t)length, resident)) return 0;
+        for (int64_t at = 0; at < (length + page - 1) / page; at++)
+            if (!(resident[at] & 1)) return 0;
+    }
+    return !madvise(first, (size_t)(last - first), POPULATE_READ);
+}
+
+int map_rows(const uint8_t *memory, const int64_t *addresses, int64_t count, int64_t width) {
+    int64_t page = sysconf(_SC_PAGESIZE);
+    for (int64_t row = 0; row < count; row++) {
+        uintptr_t first = (uintptr_t)memory + (uintptr_t)addresses[row];
+        if (!map_pages((uint8_t *)(first & -(uintptr_t)page), (uint8_t *)(first + (uintptr_t)width), page)) return 0;
+    }
+    return 1;
+}
+#else
+int map_rows(const uint8_t *memory, const int64_t *addresses, int64_t count, int64_t width) {
+    (void)memory, (void)addresses, (void)count, (void)width;
+    return 0;
+}
+#endif

@@ -168,6 +168,26 @@ def read(
     return int((missing != 0).sum())
 
 
+def map_rows(memory: Bytes, addresses: Int64, width: int) -> bool:
+    """Map the pages of rows of a mapped file, so that copying them takes no page faults.
+
+    Args:
+        memory: uint8, any length.
+        addresses: int64 [n], bytes from the beginning of `memory` on.
+
+    Returns:
+        Whether all of them are in the page cache and are mapped now. False where that cannot be told, as always here.
+
+    Raises:
+        IndexError: not all of it lies in `memory`.
+        ValueError: `width` is wrong.
+    """
+    if not 0 <= width <= len(memory):
+        raise ValueError(f"width={width}; expected 0 to {len(memory)}")
+    _check_inside(addresses, np.full(len(addresses), width), len(memory))
+    return False
+
+
 def keys(ids: list[Any], keys: UInt64) -> tuple[int, bool]:
     """The keys of ids, as `warmstore.records.index.sample_keys` has them.
 

@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 
 from warmstore._native import floor, threads_for
-from warmstore.storage.array_types import Bytes, UInt64
+from warmstore.storage.array_types import Bytes, Int64, UInt64
 
 Seeds = UInt64 | int
 """One seed for all rows, or uint64 [n]."""
@@ -64,9 +64,17 @@ def packed_checksums(data: Bytes, lengths: Any, shapes: Any, seeds: Seeds) -> UI
     if shapes is not None:
         rows: Bytes = np.ascontiguousarray(shapes, np.int64).view(np.uint8)
         seeds = matrix_checksums(rows.reshape(len(lengths), 8 * shapes.shape[1]), seeds)
+    return span_checksums(data, np.cumsum(lengths) - lengths, lengths, seeds)
+
+
+def span_checksums(data: Bytes, starts: Int64, lengths: Int64, seeds: Seeds) -> UInt64:
+    """The checksum of each span of `data`, contiguous bytes, as uint64 [n].
+
+    Args:
+        starts, lengths: int64 [n], bytes.
+    """
     sums = np.empty(len(lengths), np.uint64)
-    starts = np.cumsum(lengths) - lengths
-    floor.span_checksums(data, starts, lengths, _each(seeds), sums, threads_for(data.nbytes))
+    floor.span_checksums(data, starts, lengths, _each(seeds), sums, threads_for(int(lengths.sum())))
     return sums
 
 

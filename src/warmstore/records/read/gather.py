@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from warmstore.records.format.checksums import absent_checksums, matrix_checksums, packed_checksums
+from warmstore.records.format.checksums import absent_checksums, matrix_checksums, packed_checksums, span_checksums
 from warmstore.records.format.encoded_rows import ByteRanges, GatheredColumn
 from warmstore.records.format.fields import Array, Fields
 from warmstore.records.read.column_plan import ColumnPlan, plan_of
@@ -18,6 +18,9 @@ from warmstore.records.read.snapshot import Batches, Snapshot
 from warmstore.records.read.verified_column import VerifiedColumn
 from warmstore.storage.array_types import Int64, UInt64
 from warmstore.storage.memory.address_space import AddressSpace
+
+_WIDE = 1 << 15
+"""Bytes of rows that are first read from the mapping: mapping the pages of each takes a call of the system."""
 
 
 class Gatherer:
@@ -63,6 +66,9 @@ class Gatherer:
         fresh = self._fresh(snapshot, plan, rows, which)
         if fresh is None:
             return _with_bad(self._read(snapshot, plan, rows, which), bad)
+        wide = self._checked_in_place(snapshot, plan, rows, which, fresh)
+        if wide is not None:
+            return _with_bad(wide, bad)
         checked = self._read(snapshot, plan, rows[fresh], which[fresh], check=True)
         if len(fresh) < len(rows):
             rest = np.ones(len(rows), bool)
@@ -71,6 +77,37 @@ class Gatherer:
                 fresh, checked, np.flatnonzero(rest), self._read(snapshot, plan, rows[rest], which[rest])
             )
         return _with_bad(checked, bad)
+
+    def _checked_in_place(
+        self, snapshot: Snapshot, plan: ColumnPlan, rows: Int64, which: Int64, fresh: Int64
+    ) -> GatheredColumn | None:
+        """Read rows as `gather` does, all from the mapping, and check the copies of the fresh ones.
+
+        Copying from mapped pages is several times as fast as reading a file.
+
+        Args:
+            fresh: the indices into `rows` of those to check.
+
+        Returns:
+            None for narrow rows, and for rows that are not in the page cache.
+        """
+        width, space = plan.width or 0, self._batches.space
+        if width < _WIDE or plan.data in snapshot.absent:
+            return None
+        addresses = snapshot.address[plan.data][which] + rows * width
+        sums, missing = space.read_rows(snapshot.address[plan.checksums][which[fresh]] + rows[fresh] * 8, 8)
+        if missing is not None or not space.maps(addresses[fresh], width):
+            return None
+        data = space.gather(addresses, width)
+        lengths = np.full(len(fresh), width)
+        found = span_checksums(data, fresh * width, lengths, snapshot.seed[which[fresh]])
+        wrong = fresh[found != sums.view(np.uint64)[:, 0]]
+        bad = None
+        if len(wrong):
+            bad = np.zeros(len(rows), bool)
+            bad[wrong] = True
+        plan.checked.set(rows[fresh] if bad is None else rows[fresh][~bad[fresh]], snapshot.rows)
+        return GatheredColumn(data, None, None, bad)
 
     def _read(
         self, snapshot: Snapshot, plan: ColumnPlan, rows: Int64, which: Int64, *, check: bool = False
@@ -139,7 +176,7 @@ class Gatherer:
 
         800 MB take 20 ms. Page faults during the second epoch would take twenty times as long.
         """
-        if self._batches.chunks.scarce or not plan.width:
+        if self._batches.chunks.scarce or not plan.width or plan.width >= _WIDE:
             return
         first, space = self._mapped.get(plan.data, 0), self._batches.space
         self._mapped[plan.data] = max(snapshot.batches - 1, 0)  # the last one may grow

@@ -189,6 +189,15 @@ class AddressSpace:
         """Map the cached pages of a range at once, without a page fault for each."""
         advise(self.address + start, length, POPULATE_READ)
 
+    def maps(self, addresses: Int64, width: int) -> bool:
+        """Map the pages of rows, if all of them are in the page cache. Returns whether they are: reading them from
+        `memory` raises no SIGBUS then, unless another process truncates their file meanwhile.
+
+        Args:
+            addresses: int64 [n], relative to `memory`. width: bytes per row.
+        """
+        return self.is_all_here and bool(floor.map_rows(self.memory, np.ascontiguousarray(addresses), width))
+
     def span(self, address: int, length: int) -> memoryview:
         """A read-only view of `length` bytes, which keeps the mapping; a copy if they are not mapped, or remote."""
         if self.block_source is None and self.is_mapped:
