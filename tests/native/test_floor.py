@@ -15,7 +15,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmstore._native import chosen, twin
+from warmstore._native import chosen, twin, twin_table
 from warmstore.storage.array_types import Bytes
 
 try:
@@ -418,9 +418,9 @@ def test_every_row_of_batches_of_one_length(floor: Any, span: int) -> None:
 def test_what_is_fetched_carries_its_key(floor: Any, data: Any, width: int) -> None:
     """A table of 20 keys proposes rows, of which not all are there or hold the key; two columns lie in two batches."""
     keys = np.random.default_rng(0).integers(0, 2**64, (20, 2), np.uint64)
-    keys[:5] = [(number, twin._SIGNED) for number in range(5)]  # as ids they may also stand in the direct table
+    keys[:5] = [(number, twin_table.SIGNED) for number in range(5)]  # as ids they may also stand in the direct table
     table = _Table(floor)
-    partitions = sorted({twin._fingerprint(low, high) >> 52 for low, high in keys.tolist()})
+    partitions = sorted({twin_table.fingerprint_of(low, high) >> 52 for low, high in keys.tolist()})
     assert table.grow(np.array(partitions), 0)
     rows = data.draw(st.permutations(range(24)))[:20]
     assert table.insert(keys[3:], np.array(rows[3:])) == 17

@@ -34,7 +34,7 @@ def track() -> Iterator[None]:
 
 
 def kept(loader: ws.Loader) -> int:
-    return int((loader._source.open_stores().rows >= 0).sum())
+    return int((loader._source.cached.open().rows >= 0).sum())
 
 
 def check(loader: ws.Loader, batches: Callable[[int], Iterable[Any]], epochs: range) -> None:
@@ -234,7 +234,7 @@ def test_a_batch_is_read_at_once_only_where_every_leaf_is_stacked(tmp_path: Path
         plan = plan_of(pipe, [(1, "disk", "raw")], [4], folder=tmp_path / "cache")
         with pipe.loader(plan, 4, workers=0) as loader:
             list(loader)
-            stores = loader._source.open_stores()
+            stores = loader._source.cached.open()
             stores.refresh()
             assert (stores.rows >= 0).all()
             assert stores.read_stacked(np.arange(4), 1, EpochMeter()) is None

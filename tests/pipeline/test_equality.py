@@ -71,11 +71,11 @@ def test_batches_that_are_kept_whole(kind: str) -> None:
     pipe = ws.Pipeline(range(20)).step(make, kind=kind)
     with pipe.loader(plan_of(pipe, [(1, "memory", "raw")], [20]), 8, workers=0) as loader:
         check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
-        assert (loader._source.open_stores().rows >= 0).all()
+        assert (loader._source.cached.open().rows >= 0).all()
 
 
 def quotas(loader: ws.Loader) -> list[Any]:
-    kept = loader._source._kept
+    kept = loader._source.cached.layout
     return [] if kept is None else [place.quota for place in kept.places]
 
 
@@ -144,7 +144,7 @@ def test_each_sample_exactly_once_over_all_ranks(tmp_path: Path) -> None:
             )
     memory = {str(one.folder) for loader in loaders for one in loader._source.held if hasattr(one, "limit")}
     assert len(memory) == 1  # the ranks of a machine share it
-    rows = [loader._source.open_stores().rows for loader in loaders]
+    rows = [loader._source.cached.open().rows for loader in loaders]
     for loader in loaders:
         loader.close()
     assert all((one >= 0).sum() == 40 for one in rows[-1:])
@@ -188,7 +188,7 @@ def test_every_batch_mixes_tiers(tmp_path: Path) -> None:
     plan = plan_of(pipe, [(1, "memory", "raw"), (1, "disk", "raw")], [count, count], folder=tmp_path)
     with pipe.loader(plan, batch_size, workers=0, seed=9) as loader:
         list(loader)
-        assignment = loader._source._kept.placement
+        assignment = loader._source.cached.layout.placement
         for epoch in range(1, 3):
             order = ws.Shuffle(seed=9).indices(0, total, total, epoch)
             batches = [assignment[order[at : at + batch_size]] for at in range(0, total, batch_size)]
@@ -198,7 +198,7 @@ def test_every_batch_mixes_tiers(tmp_path: Path) -> None:
                 found = np.array([(batch == placement).sum() for batch in batches])
                 assert found.min() > 0
                 assert 0.5 < found.var() / variance < 1.7
-        rows = loader._source.open_stores().rows
+        rows = loader._source.cached.open().rows
         assert (rows >= 0).sum() == 2 * count
 
 
@@ -216,7 +216,7 @@ def store_records(loader: ws.Loader) -> list[int]:
 
 
 def loader_folder(loader: ws.Loader) -> str:
-    return str(loader._source._kept.places[-1].folder.parent)
+    return str(loader._source.cached.layout.places[-1].folder.parent)
 
 
 def test_an_order_of_the_users(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_another_plan_over_the_same_folder(tmp_path: Path) -> None:
         plan = plan_of(pipe, [(1, "disk", "raw"), (2, "disk", "raw")], counts, folder=tmp_path)
         with pipe.loader(plan, 8, workers=0) as loader:
             check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
-            assert (loader._source.open_stores().rows >= 0).sum() >= sum(counts)  # more where an earlier plan kept more
+            assert (loader._source.cached.open().rows >= 0).sum() >= sum(counts)  # more where an earlier plan kept more
 
 
 def watched_pipe(folder: Path) -> tuple[Pipeline, Plan, list[int]]:
@@ -285,7 +285,7 @@ def test_few_samples_of_another_shape(tmp_path: Path) -> None:
     for _ in range(2):
         with pipe.loader(plan, 8, workers=0) as loader:
             check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
-            assert (loader._source.open_stores().rows >= 0).sum() == 60
+            assert (loader._source.cached.open().rows >= 0).sum() == 60
     assert sorted(store_records(loader)) == [2, 58]
 
 

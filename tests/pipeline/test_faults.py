@@ -25,7 +25,7 @@ pytestmark = pytest.mark.forks
 
 
 def kept(loader: ws.Loader) -> int:
-    return int((loader._source.open_stores().rows >= 0).sum())
+    return int((loader._source.cached.open().rows >= 0).sum())
 
 
 def disk_pipe(folder: Path, count: int = 60, **options: Any) -> tuple[Pipeline, Any]:

@@ -143,9 +143,9 @@ def test_a_folder_has_one_budget_that_growth_does_not_exceed(tmp_path: Path) -> 
         with pipe.loader(plan, 4, workers=0) as loader:
             for _ in range(2):
                 for _ in loader:
-                    assert folder_bytes(loader._source._kept.places[0].folder.parent) <= budget
+                    assert folder_bytes(loader._source.cached.layout.places[0].folder.parent) <= budget
             check(loader, lambda epoch, pipe=pipe: expected(pipe, 4, 0, epoch), range(2, 3))
-            assert (loader._source.open_stores().rows >= 0).sum() >= 20
+            assert (loader._source.cached.open().rows >= 0).sum() >= 20
 
 
 def test_what_a_present_plan_needs_is_not_evicted(tmp_path: Path) -> None:
@@ -158,9 +158,9 @@ def test_what_a_present_plan_needs_is_not_evicted(tmp_path: Path) -> None:
         few = plan_of(other, [(1, "disk", "raw")], [40], folder=tmp_path, disk=budget)
         with other.loader(few, 4, workers=0) as beside:
             check(beside, lambda epoch: expected(other, 4, 0, epoch), range(2))
-            assert (beside._source.open_stores().rows >= 0).sum() < 20
-        loader._source.open_stores().refresh()
-        assert (loader._source.open_stores().rows >= 0).all()
+            assert (beside._source.cached.open().rows >= 0).sum() < 20
+        loader._source.cached.open().refresh()
+        assert (loader._source.cached.open().rows >= 0).all()
         check(loader, lambda epoch: expected(first, 4, 0, epoch), range(1, 2))
 
 
@@ -172,11 +172,11 @@ def test_a_reader_computes_what_was_evicted_under_it(tmp_path: Path, monkeypatch
     pipe.fill(plan, 8, workers=0)
     with pipe.loader(plan, 4, workers=0) as loader:
         check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(1))
-        place = loader._source._kept.places[0]
+        place = loader._source.cached.layout.places[0]
         monkeypatch.setattr(chunk_leases, "is_locked", lambda path: False)
         assert chunk_leases.evict_unneeded(iter([place.folder / "alike"]), 1) > 0
         check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(1, 4))
-        assert (loader._source.open_stores().rows >= 0).all()
+        assert (loader._source.cached.open().rows >= 0).all()
 
 
 def test_files_that_are_not_ours_are_refused_and_left(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_data_loader_with_three_epochs(
     del loader
     data.close()
     with pipe.dataset(plan) as again:
-        assert (again._source.open_stores().rows >= 0).all()  # all that the workers have made is there
+        assert (again._source.cached.open().rows >= 0).all()  # all that the workers have made is there
 
 
 @pytest.mark.parametrize("sampler", ["subset", "weighted", "distributed"])

@@ -178,7 +178,7 @@ def test_what_no_plan_needs_makes_room(tmp_path: Path) -> None:
     with old.loader(before, 8, workers=0) as loader:
         list(loader)
         assert pipe.pull(tmp_path / "remote", other).records < 60  # nothing that a process uses goes
-        assert int((loader._source.open_stores().rows >= 0).sum()) == 200
+        assert int((loader._source.cached.open().rows >= 0).sum()) == 200
     with watched(tmp_path / "other") as most:
         assert pipe.pull(tmp_path / "remote", other).records > 130
     assert most() <= 5 * MB
@@ -314,5 +314,5 @@ def test_chunks_that_are_evicted_during_a_push(tmp_path: Path, monkeypatch: pyte
     assert evicted == [2]
     assert result.chunks >= 2
     with pipe.loader(plan, 8, workers=0) as loader:
-        left = int((loader._source.open_stores().rows >= 0).sum())
+        left = int((loader._source.cached.open().rows >= 0).sum())
     assert pipe.pull(tmp_path / "remote", plan_for(pipe, tmp_path / "other")).records == left

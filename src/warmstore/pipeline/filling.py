@@ -33,7 +33,7 @@ class _Missing(Source):
         return self._source.notes()
 
     def release(self) -> None:
-        self._source.close_stores()
+        self._source.cached.close()
 
 
 def fill(
@@ -42,13 +42,13 @@ def fill(
     """See `Pipeline.fill`."""
     from tqdm import tqdm  # only `fill` pays for this import
 
-    stores = source.open_stores()
+    stores = source.cached.open()
     if stores is None:
         return FillResult(0, 0, 0)
-    missing = np.flatnonzero(source.missing(stores))
-    found = int(source.wanted(stores).sum()) - len(missing)
+    missing = np.flatnonzero(source.cached.missing(stores))
+    found = int(source.cached.wanted(stores).sum()) - len(missing)
     if workers:
-        source.close_stores()
+        source.cached.close()
     batches = computed = 0
     loader = Loader(
         _Missing(source, missing), batch_size, Sequential(), epochs=1, workers=0, processes=workers,

@@ -36,7 +36,7 @@ def loader_of(
     """
     source.filled_workers = filled_workers
     if workers:
-        source.close_stores()  # every worker opens its own
+        source.cached.close()  # every worker opens its own
     try:
         loader = Loader(
             source,

@@ -6,7 +6,6 @@ are shared.
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
@@ -17,6 +16,7 @@ from warmstore.loading.collate import stack
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.source import PartialBatch, Source, cause_of, filled
 from warmstore.loading.values.ownership import owned
+from warmstore.pipeline.cached_samples import CachedSamples
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.metering.epoch_meter import EpochMeter, MeterReading
@@ -30,12 +30,8 @@ from warmstore.pipeline.tiers.unflattening import Marked
 from warmstore.pipeline.trials.outside_memory import ReachableObjects
 from warmstore.pipeline.trials.trial import LargeParts, Trial, WrittenOutside, reachable
 from warmstore.pipeline.trials.write_watch import WriteWatch
-from warmstore.storage.array_types import Bools
 from warmstore.storage.lease import UsageLease
 from warmstore.tree.columns import map_columns
-
-_FEW = 0.01
-"""Share of the cached samples that may be missing in an epoch that counts as one without missing samples."""
 
 
 @final
@@ -61,22 +57,16 @@ class PipelineSource(Source):
         self._chain = chain
         self._seed = seed
         self.identity = {"source": identity, "seed": seed} if chain.cacheable < len(chain.steps) else identity
-        self._kept = kept
+        self.cached = CachedSamples(chain, kept)
         self.held = held
         self.filled_workers: int | None = None  # worker processes of an epoch without missing samples; None for all
-        self._stores: SampleStores | None = None
-        self._notes: list[str] = []
         self._meter = EpochMeter()
         self._reports: list[MeterReading] = []  # of worker processes
-        self._epoch = -1
-        self._checked_epoch = -1  # of the last check of steps and samples
-        self._changes = -1  # of samples, at the last check
         self._alike = True  # all samples so far
         self._is_checked = False  # whether a batch of the batched steps equals its samples one by one
         places = () if kept is None else kept.places
         # Batched steps after all cached results run on whole batches.
         self._first_batched = max(singles(chain.steps), *(place.step for place in places), 0)
-        self._changed = ""  # how the steps differ from the cached ones
         self._large_parts: dict[int, LargeParts] = {}  # by step
 
     def __len__(self) -> int:
@@ -98,7 +88,7 @@ class PipelineSource(Source):
         return self._chain.cacheable < len(self._chain.steps)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**vars(self), "_stores": None, "held": (), "_notes": [], "_meter": EpochMeter(), "_reports": []}
+        state = {**vars(self), "held": (), "_meter": EpochMeter(), "_reports": []}
         return {"encoders": REGISTRY.registered(), "state": state}
 
     def __setstate__(self, content: dict[str, Any]) -> None:
@@ -130,7 +120,7 @@ class PipelineSource(Source):
     def _read(self, epoch: int, positions: Int64, errors: dict[int, Exception] | None) -> Any:
         self._meter.begin(len(positions))
         try:
-            self._look_again(epoch)
+            self.cached.look_again(epoch)
             with native_threads(self._chain.settings.threads), self._chain.identities.calling():
                 if self._alike:
                     try:
@@ -157,7 +147,7 @@ class PipelineSource(Source):
             errors.clear()  # of an earlier attempt
         last = len(self._chain.steps) if one_by_one or not self._alike else self._first_batched
         batch = StackedBatch(len(positions), alike=self._alike)
-        stores = self._opened(epoch) if self._is_current() else None
+        stores = self.cached.opened(epoch) if self.cached.is_current() else None
         missing = np.arange(len(positions)) if stores is None else np.flatnonzero(stores.rows[positions] < 0)
         if stores is not None and not len(missing):
             self._meter.lap("batches")
@@ -167,8 +157,8 @@ class PipelineSource(Source):
                     return whole
                 return self._run_batched(epoch, positions, np.arange(len(positions)), whole, errors)
         # Uncached samples need no identity.
-        with self._chain.identities.states.making([] if self._kept is None else positions[missing]):
-            self._see_samples()
+        with self._chain.identities.states.making([] if self.cached.layout is None else positions[missing]):
+            self.cached.see_changes()
             self._make(epoch, positions, missing, stores, batch, last, errors)
         kept = _others(errors, len(positions))
         if errors and len(kept):
@@ -267,71 +257,14 @@ class PipelineSource(Source):
                     self._meter.lap("steps")
                     batch.put(place, value)
 
-    def _look_again(self, epoch: int) -> None:
-        """Check files, arrays and samples once an epoch. Steps run later, so that their own changes do not count."""
-        if self._kept is not None and epoch != self._checked_epoch:
-            self._checked_epoch = epoch
-            self._chain.identities.refresh(patches=True)
-            self._chain.identities.states.look_again()
-
-    def _is_current(self) -> bool:
-        """Whether the steps equal the cached ones, by a quick check."""
-        if self._kept is None:
-            return False
-        changed = self._chain.identities.changed(self._kept.steps)
-        if changed and changed != self._changed:
-            self.tell(f"{changed}, so samples are computed; make a new loader to cache the new ones")
-        self._changed = changed
-        self._see_samples()
-        return not changed
-
-    def _see_samples(self) -> None:
-        """Invalidate cached samples whose inputs have changed."""
-        states = self._chain.identities.states
-        if self._kept is None or states.changes == self._changes:
-            return
-        self._changes = states.changes
-        now, known = states.samples.each, self._kept.keys
-        if now is known or len(now) != len(known):
-            return
-        changed = np.flatnonzero((now != known).any(axis=1))
-        self._kept = replace(self._kept, keys=now)
-        if self._stores is not None:
-            self._stores.table.keys = now
-            for index in changed.tolist():
-                self._stores.invalidate(index)
-
-    def _may_write(self, indices: Int64) -> Bools:
-        """Which samples may be written, bool [n]: those with unchanged steps and inputs."""
-        identities = self._chain.identities
-        nothing = np.zeros(len(indices), np.bool_)
-        if identities.may_have_been_edited():
-            return nothing  # the check of the next epoch decides
-        identities.called()
-        identities.refresh()
-        if self._kept is None or not self._is_current():
-            return nothing
-        return identities.states.are_unchanged(indices, self._kept.keys)
-
     def processes(self, most: int) -> int:
-        wanted = most if self.filled_workers is None or self._misses_samples() else min(self.filled_workers, most)
+        wanted = most if self.filled_workers is None or self.cached.misses_samples() else min(self.filled_workers, most)
         if wanted:
-            self.close_stores()  # every worker opens its own
+            self.cached.close()  # every worker opens its own
         return wanted
 
-    def _misses_samples(self) -> bool:
-        """Whether more than a few of the cached samples are to be computed, as far as the stores say."""
-        stores = self.open_stores()
-        if stores is None:
-            return True
-        few = _FEW * max(int(self.wanted(stores).sum()), 1)
-        if self.missing(stores).sum() > few:
-            stores.refresh()
-        return bool(self.missing(stores).sum() > few)
-
     def finish(self) -> None:
-        if self._stores is not None:
-            self._stores.flush()
+        self.cached.flush()
 
     def report(self) -> MeterReading:
         return self._meter.take()
@@ -345,49 +278,13 @@ class PipelineSource(Source):
         return [*reports, self._meter.take()]
 
     def notes(self) -> list[str]:
-        notes, self._notes = self._notes, []
-        if self._stores is not None:
-            notes += self._stores.notes()
-        return notes
+        return self.cached.notes()
 
     def release(self) -> None:
-        self.close_stores()
+        self.cached.close()
         held, self.held = self.held, ()
         for resource in held:
             resource.release() if isinstance(resource, UsageLease) else resource.close()
-
-    @property
-    def layout(self) -> CacheLayout | None:
-        """Where samples are cached; None if they are not."""
-        return self._kept
-
-    def open_stores(self) -> SampleStores | None:
-        """This process's stores; None if nothing is cached."""
-        if self._kept is None:
-            return None
-        stores = self._stores
-        if stores is None or stores.closed:
-            stores = self._stores = SampleStores(self._kept, self._may_write)
-        return stores
-
-    def close_stores(self) -> None:
-        """Write pending samples and close this process's stores."""
-        stores, self._stores = self._stores, None
-        if stores is not None:
-            stores.close()
-
-    def tell(self, note: str) -> None:
-        """Queue a note for the user."""
-        self._notes.append(note)
-
-    def wanted(self, stores: SampleStores) -> Bools:
-        """Which samples have a store: bool [samples]."""
-        assert self._kept is not None
-        return np.isin(self._kept.placement, list(stores.by_number))
-
-    def missing(self, stores: SampleStores) -> Bools:
-        """Which samples their store lacks: bool [samples]."""
-        return self.wanted(stores) & (stores.rows < 0)
 
     def trials(self, indices: Int64, *, stored_only: bool) -> Iterator[Trial | SampleSkipped]:
         """Compute samples, store those that their store lacks, and undo their writes to outside memory.
@@ -398,14 +295,14 @@ class PipelineSource(Source):
         Yields:
             The trial of each sample after the store's step, or after all steps; or the error that skips the sample.
         """
-        is_current = self._kept is not None and self._opened(0) is not None and self._is_current()
+        is_current = self.cached.layout is not None and self.cached.opened(0) is not None and self.cached.is_current()
         identities = self._chain.identities
         with native_threads(self._chain.settings.threads), identities.calling(), identities.states.making(indices):
-            self._see_samples()
+            self.cached.see_changes()
             raws = self._chain.raw_values(indices.tolist())
             beside = reachable(raws)
             for at, index in enumerate(indices.tolist()):
-                store = self._store_of(index) if is_current else None
+                store = self.cached.store_of(index) if is_current else None
                 is_stored = store is not None and store.wants(index)
                 if stored_only and not is_stored:
                     continue
@@ -424,22 +321,14 @@ class PipelineSource(Source):
 
     def fill(self, positions: Int64) -> int:
         """Compute and store those of some samples that are missing, and not skipped; return how many were."""
-        stores = self._opened(0)
-        self._look_again(0)
+        stores = self.cached.opened(0)
+        self.cached.look_again(0)
         missing = positions[stores.rows[positions] < 0]
-        if not self._is_current():
+        if not self.cached.is_current():
             return 0
         # The epoch that reads a skipped sample tries again, and counts it.
         skipped = sum(isinstance(trial, SampleSkipped) for trial in self.trials(missing, stored_only=True))
         return len(missing) - skipped
-
-    def _opened(self, epoch: int) -> SampleStores:
-        stores = self.open_stores()
-        assert stores is not None
-        if epoch != self._epoch:
-            self._epoch = epoch
-            stores.refresh()
-        return stores
 
     def _go_on(self, epoch: int, index: int, store: SampleStore, value: Any, last: int) -> Any:
         """Run the steps up to `last` on a cached value; `MISSING` if the sample must be recomputed."""
@@ -462,7 +351,7 @@ class PipelineSource(Source):
         Args:
             raw, beside: see `Trial`.
         """
-        store = None if self._changed else self._store_of(index)
+        store = self.cached.store_to_fill(index)
         run = partial(self._chain.run, index=index, epoch=epoch, seed=self._seed, last=last)
         if store is None or not store.wants(index):
             return run(raw[0])
@@ -489,24 +378,11 @@ class PipelineSource(Source):
         try:
             other = trial.settle()
         except WrittenOutside as error:
-            self._refuse(error)
+            self.cached.refuse(error)
         else:
             if other is not None:
                 store.replace(index, *other)
         return value
-
-    def _refuse(self, error: WrittenOutside) -> None:
-        """Cache nothing from the stage on whose memory was written."""
-        assert self._stores is not None
-        for store in self._stores.by_number.values():
-            if store.place.step >= error.stage:
-                store.refuse(error)
-
-    def _store_of(self, index: int) -> SampleStore | None:
-        """The store of a sample; None if it has none."""
-        if self._stores is None or self._kept is None:
-            return None
-        return self._stores.by_number.get(int(self._kept.placement[index]))
 
 
 def _note(errors: dict[int, Exception] | None, place: int, error: SampleSkipped) -> None:

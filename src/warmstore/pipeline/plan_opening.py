@@ -51,7 +51,7 @@ def source_of(chain: Chain, plan: Plan, seed: int, remote: RemoteTier | None = N
     kept = CacheLayout(tuple(places), opening.assignment(places), samples.each, steps)
     source = PipelineSource(chain, seed, samples.name, kept, opening.held)
     for note in opening.notes:
-        source.tell(note)
+        source.cached.tell(note)
     return source
 
 

@@ -36,7 +36,7 @@ def push(chain: Chain, plan: Plan, remote: Remote, *, verify: bool, progress: bo
     """See `Pipeline.push`."""
     source = source_of(chain, plan, 0)
     try:
-        places = () if source.layout is None else source.layout.places
+        places = () if source.cached.layout is None else source.cached.layout.places
         return sum_of_pushes(push_version(place.folder, remote, verify=verify, progress=progress) for place in places)
     finally:
         source.release()
@@ -48,8 +48,8 @@ def pull(chain: Chain, plan: Plan, remote: Remote, *, progress: bool | None) -> 
         source = source_of(chain, plan, 0, tier)
         try:
             pulled = []
-            if source.layout is not None:
-                with contextlib.closing(SampleStores(source.layout, _any)) as stores:
+            if source.cached.layout is not None:
+                with contextlib.closing(SampleStores(source.cached.layout, _any)) as stores:
                     for store in stores.by_number.values():
                         for version in tier.forms(store.place.folder.name):
                             pulled.append(pull_version(store, version, progress))

@@ -34,7 +34,7 @@ def memory_of(loader: ws.Loader) -> Path:
 
 
 def kept(loader: ws.Loader) -> int:
-    return int((loader._source.open_stores().rows >= 0).sum())
+    return int((loader._source.cached.open().rows >= 0).sum())
 
 
 def test_the_disk_is_found_by_the_next_run(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_memory_is_shared_and_goes_with_the_last(tmp_path: Path) -> None:
     folder = memory_of(one)
     one.close()
     assert folder.exists()
-    other._source.open_stores().refresh()
+    other._source.cached.open().refresh()
     assert kept(other) == 30
     other.close()
     assert not folder.exists()
@@ -285,7 +285,7 @@ def test_old_versions_make_room(tmp_path: Path) -> None:
         with pipe.loader(plan, 3, workers=0) as loader:
             list(loader)
             assert kept(loader) == 6
-            place = loader._source._kept.places[0]
+            place = loader._source.cached.layout.places[0]
             assert place.quota.used() <= limit
     versions = [path for path in place.folder.parent.iterdir() if path.is_dir()]
     assert len(versions) == 2
@@ -298,7 +298,7 @@ def test_what_cannot_be_kept_is_kept_before(tmp_path: Path) -> None:
     pipe = ws.Pipeline(range(20)).step(make, kind="array").step(hidden).step(unwrap)
     plan = plan_of(pipe, [(2, "disk", "raw")], [20], folder=tmp_path)
     with pipe.loader(plan, 8, workers=0) as loader:
-        assert loader._source._kept.places[0].step == 1
+        assert loader._source.cached.layout.places[0].step == 1
         with pytest.warns(
             RuntimeWarning, match=r"the result of step 'hidden' cannot be stored, so an earlier stage is cached"
         ):
@@ -306,7 +306,7 @@ def test_what_cannot_be_kept_is_kept_before(tmp_path: Path) -> None:
         assert kept(loader) == 20
     pipe = ws.Pipeline(range(20)).step(hidden).step(unwrap)
     with pipe.loader(plan_of(pipe, [(1, "disk", "raw")], [20], folder=tmp_path), 8, workers=0) as loader:
-        assert loader._source._kept.places == ()
+        assert loader._source.cached.layout.places == ()
         with pytest.warns(RuntimeWarning, match="cannot be stored"):
             check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
 
@@ -355,7 +355,7 @@ def test_bytes_stay_within_the_budget_while_several_fill(tmp_path: Path, monkeyp
 
     def fill(say: Any) -> None:
         with pipe.loader(plan, 4, workers=2, seed=1) as loader:
-            folders = [place.folder.parent for place in loader._source._kept.places]
+            folders = [place.folder.parent for place in loader._source.cached.layout.places]
             most = [0, 0]
             for _ in range(2):
                 for _ in loader:

@@ -61,7 +61,7 @@ def fill_and_read(data: st.DataObject) -> None:
             with pipe.loader(plan, 5, workers=0, seed=3) as loader:
                 check(loader, functools.partial(expected, plot.pipe(), 5, 3), range(3))
                 if plot.is_private:
-                    assert (loader._source.open_stores().rows >= 0).all()
+                    assert (loader._source.cached.open().rows >= 0).all()
 
 
 def image(index: int) -> np.ndarray[Any, Any]:
@@ -228,7 +228,7 @@ def test_as_uncached(tmp_path: Path, case: Case, tier: str, codec: str, workers:
                 if not workers and case.kept:
                     assert bool(calls) == (not case.step or (not epoch and (not run or tier == "memory")))
             if not workers:
-                kept = loader._source.open_stores().rows >= 0
+                kept = loader._source.cached.open().rows >= 0
                 assert kept.all() if case.kept else not kept.any()
 
 
@@ -236,7 +236,7 @@ def run(pipe: Pipeline, plan: Any, epochs: int = 3) -> tuple[list[Any], Any]:
     """The batches of some epochs, and which samples are kept then."""
     with pipe.loader(plan, 8, workers=0, seed=1) as loader:
         batches = [list(loader) for _ in range(epochs)]
-        stores = loader._source.open_stores()
+        stores = loader._source.cached.open()
         return batches, None if stores is None else stores.rows >= 0
 
 

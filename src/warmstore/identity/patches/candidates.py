@@ -100,6 +100,8 @@ class Installed:
 class ModuleSearch:
     """A search of one module and its classes.
 
+    candidates: What it found. dicts: What was read.
+
     Args:
         installed: What is installed.
         is_of_python: Whether the module is one of Python's own. Their constants do not count as settings.
@@ -112,7 +114,7 @@ class ModuleSearch:
         self._own = vars(module)
         self._installed = installed
         self._is_of_python = is_of_python
-        self._candidates: list[Candidate] = []
+        self.candidates: list[Candidate] = []
         self._classes: set[int] = set()
         self.dicts: list[dict[Any, Any]] = [self._own]
 
@@ -129,7 +131,7 @@ class ModuleSearch:
             kind = type(value)
             if kind in DATA:
                 if kind in _SCALARS and self.is_setting(attribute):
-                    self._candidates.append(Candidate(attribute, value))
+                    self.candidates.append(Candidate(attribute, value))
             elif kind is FunctionType:
                 if value.__globals__ is not own or value.__qualname__ != attribute or value.__closure__ is not None:
                     self._examine(attribute, value)
@@ -170,7 +172,7 @@ class ModuleSearch:
         mock = self._installed.mock
         is_sure = mock is not None and self._top != "unittest" and is_mock(value, mock)
         if witness is not None or is_sure or self._is_suspect(place, value, cls):
-            self._candidates.append(Candidate(place, value, witness, is_sure))
+            self.candidates.append(Candidate(place, value, witness, is_sure))
 
     def _witness(self, value: Any) -> FunctionType | type | None:
         """The first function or class in a value that may be the program's."""
@@ -234,7 +236,7 @@ class ModuleSearch:
         """The candidates that may be patches, given the namespaces of the modules that are installed now."""
         return [
             each
-            for each in self._candidates
+            for each in self.candidates
             if each.witness is None or each.is_sure or _is_programs(each.witness, installed)
         ]
 

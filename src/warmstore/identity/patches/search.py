@@ -7,10 +7,9 @@ import sys
 import threading
 import warnings
 from contextlib import suppress
-from functools import lru_cache
 from itertools import chain
 from types import ModuleType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -19,8 +18,6 @@ from warmstore.identity.origin import PYTHON, WARMSTORE, Origin, origin_of
 from warmstore.identity.patches.bindings import bindings_of
 from warmstore.identity.patches.candidates import DATA, Candidate, Installed, ModuleSearch
 from warmstore.identity.watch import pointers
-
-_Module = tuple[str, ModuleType, Origin]
 
 
 class Patches:
@@ -47,17 +44,31 @@ class Patches:
         return Patches, ()
 
 
+class _Module(NamedTuple):
+    """A loaded module, where it comes from, and the id of its namespace."""
+
+    module: ModuleType
+    origin: Origin
+    namespace: int
+
+    @property
+    def is_searched(self) -> bool:
+        return not self.origin.is_program and self.origin.name != WARMSTORE
+
+
 class _Namespaces:
     """The installed modules and their classes, searched module by module.
 
     With PyTorch they hold 100,000 values. A check compares their addresses with those of the last search, in C, and
-    searches a module again only if one of its functions, classes, objects or settings has changed.
+    searches a module again only if one of its functions, classes, objects or settings has changed. After an import
+    only the new modules are searched.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loaded: tuple[int, ...] = ()
-        self._modules: dict[str, _Searched] = {}
+        self._modules: dict[str, _Module] = {}
+        self._searched: dict[str, _Searched] = {}
         self._found: dict[str, list[_Searched]] = {}
         self._dicts: list[dict[Any, Any]] = []  # of all modules
         self._addresses = np.empty(0, np.uint64)
@@ -65,33 +76,51 @@ class _Namespaces:
     def by_distribution(self) -> dict[str, list[_Searched]]:
         with self._lock:
             loaded = tuple(map(id, list(sys.modules.values())))
-            if loaded != self._loaded or not floor.same_values(self._dicts, self._addresses):
-                moved = {name for name, each in self._modules.items() if each.has_moved()}
-                if loaded != self._loaded or moved:
-                    self._search_again(*_installed(loaded), moved)
-                    self._loaded = loaded
-                self._dicts = [each for searched in self._modules.values() for each in searched.dicts]
-                self._addresses = np.concatenate([each.addresses for each in self._modules.values()])
+            is_same = floor.same_values(self._dicts, self._addresses)
+            if loaded == self._loaded and is_same:
+                return self._found
+            before = self._searched
+            moved = set() if is_same else {name for name, each in before.items() if each.has_moved()}
+            if loaded != self._loaded or moved:
+                self._search_again(moved)
+                self._loaded = loaded
+            now = self._searched
+            if is_same and all(now.get(name) is each for name, each in before.items()):
+                added = [each for name, each in now.items() if name not in before]
+                addresses = [self._addresses]
+            else:
+                added, addresses, self._dicts = list(now.values()), [], []
+            self._dicts += [each for searched in added for each in searched.dicts]
+            self._addresses = np.concatenate([*addresses, *(each.addresses for each in added)])
             return self._found
 
-    def _search_again(self, modules: list[_Module], installed: Installed, moved: set[str]) -> None:
-        known, now = self._modules, {name: module for name, module, _ in modules}
-        if any(now.get(name) is not each.module for name, each in known.items()):
-            known = {}  # functions of a module that is gone may count as the program's
-        self._modules = {
-            name: _Searched(name, module, origin, installed) if name in moved or name not in known else known[name]
-            for name, module, origin in modules
+    def _search_again(self, moved: set[str]) -> None:
+        """Search the modules that are new or have moved, and choose anew among the candidates of all."""
+        loaded = _loaded_modules(self._modules)
+        searched = self._searched
+        if any(name not in loaded or loaded[name].module is not each.module for name, each in searched.items()):
+            searched = {}  # functions of a module that is gone may count as the program's
+        mock = getattr(sys.modules.get("unittest.mock"), "NonCallableMock", None)
+        installed = Installed(
+            frozenset(each.namespace for each in loaded.values() if not each.origin.is_program), mock=mock
+        )
+        self._modules = loaded
+        self._searched = {
+            name: _Searched(name, each.module, each.origin, installed)
+            if name in moved or name not in searched
+            else searched[name]
+            for name, each in loaded.items()
+            if each.is_searched
         }
         self._found = {}
-        for each in self._modules.values():
+        for each in self._searched.values():
             if each.choose(installed):
                 self._found.setdefault(each.origin.name, []).append(each)
 
     def forget(self) -> None:
         """Drop all references, so that Python frees modules in its own order when it ends."""
-        self._modules, self._found, self._dicts = {}, {}, []
+        self._modules, self._searched, self._found, self._dicts = {}, {}, {}, []
         bindings_of.cache_clear()
-        _installed.cache_clear()
 
 
 class _Searched:
@@ -118,6 +147,8 @@ class _Searched:
 
     def choose(self, installed: Installed) -> bool:
         """Select the candidates that may be patches among the modules that are loaded now. Returns whether any are."""
+        if not self._search.candidates:
+            return False
         chosen = self._search.chosen(installed)
         if chosen != self._chosen:
             self._chosen, self._patches = chosen, None
@@ -160,18 +191,17 @@ _namespaces = _Namespaces()
 atexit.register(_namespaces.forget)
 
 
-@lru_cache(maxsize=1)
-def _installed(_: tuple[int, ...]) -> tuple[list[_Module], Installed]:
-    """The installed modules that are loaded, without warmstore's own, and what is known of all of them.
+def _loaded_modules(known: dict[str, _Module]) -> dict[str, _Module]:
+    """All loaded modules by name.
 
     Args:
-        _: The ids of all loaded modules: the answer changes with them.
+        known: those at the last call.
     """
-    modules = [
-        (name, module, origin)
-        for name, module in list(sys.modules.items())
-        if issubclass(type(module), ModuleType) and not (origin := origin_of(module)).is_program
-    ]
-    others = [entry for entry in modules if entry[2].name != WARMSTORE]
-    mock = getattr(sys.modules.get("unittest.mock"), "NonCallableMock", None)
-    return others, Installed(frozenset(id(vars(module)) for _, module, _ in modules), mock=mock)
+    modules = {}
+    for name, module in list(sys.modules.items()):
+        before = known.get(name)
+        if before is not None and before.module is module:
+            modules[name] = before
+        elif issubclass(type(module), ModuleType):
+            modules[name] = _Module(module, origin_of(module), id(vars(module)))
+    return modules

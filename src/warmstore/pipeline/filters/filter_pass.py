@@ -126,7 +126,7 @@ class FilterPass:
 
     def _exchange(self, positions: Int64, found: Answers) -> None:
         """Read kept answers where `found` has none, and keep those that it has."""
-        stores = self._source.open_stores()
+        stores = self._source.cached.open()
         store = None if stores is None else stores.by_number.get(0)
         if stores is None or store is None:
             return
@@ -139,7 +139,7 @@ class FilterPass:
                     found[place] = self._answer(value, int(positions[place]))
         for place in np.flatnonzero(~is_kept & ((found == NO) | (found == YES))).tolist():
             store.add(int(positions[place]), bool(found[place]))
-        self._source.close_stores()
+        self._source.cached.close()
 
     def _evaluated(self, positions: Int64, progress: bool | None) -> Iterator[tuple[Int64, Answers]]:
         """Evaluate samples; yield indices into `positions`, int64 [n], and their answers, int8 [n]."""
@@ -159,7 +159,7 @@ class FilterPass:
                 each = (time.perf_counter() - started) / max(done, 1)
                 workers = self._workers(0.0 if not first else each * len(part))
                 if workers:
-                    self._source.close_stores()
+                    self._source.cached.close()
                 evaluation = _Evaluation(self._source, part, self._answer, name)
                 with Loader(
                     evaluation, _BATCH, Sequential(), epochs=1, workers=0, processes=workers, rank=0, world_size=1
@@ -228,4 +228,4 @@ class _Evaluation(Source):
         return [*notes, *self._source.notes()]
 
     def release(self) -> None:
-        self._source.close_stores()
+        self._source.cached.close()
