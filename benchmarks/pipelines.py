@@ -66,7 +66,7 @@ class Round:
     """One budget, `share` of all bytes; memory: bytes of it for that tier.
 
     took: seconds of a steady epoch by rule. against: the joint plan's epochs over each rule's, round by round.
-    predicted: of the joint plan. drift: an uncached epoch over its prediction, of the same profile and the same time.
+    predicted, band: of the joint plan, and the least and most that it expects. drift: an uncached epoch over its prediction, of the same profile and the same time.
     over: the most bytes a tier had beyond its budget. grown: bytes of memory beyond an uncached run's. planned,
     profiled: seconds that took.
     """
@@ -76,6 +76,7 @@ class Round:
     took: dict[str, float]
     against: dict[str, float]
     predicted: float
+    band: tuple[float, float]
     drift: float
     over: int
     grown: float
@@ -114,6 +115,7 @@ def run(settings: Settings) -> Report:
             "in turn, three of each, from the start of their workers; the bar is of the median of pairs.",
             "A budget is a share of the bytes of the step that makes most, half of it memory and half disk, beside "
             "what the workers take. The page cache holds the disk tier: there is memory for it.",
+            "between: the band in which the plan expects epochs below a second, which have costs of their own.",
             "single: one step in one codec, as many samples as fit. sequential: memory, then the disk for the rest.",
         ),
     )
@@ -229,6 +231,7 @@ def _budget(case: Case, share: float, settings: Settings) -> Round:
         {rule: statistics.median(seconds) for rule, seconds in took.items()},
         {rule: statistics.median(map(operator.truediv, took["joint"], took[rule])) for rule in RULES[1:]},
         joint.epoch_seconds,
+        joint.band,
         uncached / joint.uncached_seconds,
         over,
         watch.own + watch.memory - bare.own,
@@ -261,13 +264,13 @@ def _table_of_everything(cases: Sequence[Case], found: dict[str, Outcome]) -> Ta
 
 
 def _table_of_rounds(case: Case, rounds: Sequence[Round]) -> Table:
-    columns = ("budget", *RULES, "predicted", "off", "drift", *(f"x {rule}" for rule in RULES[1:]))
+    columns = ("budget", *RULES, "predicted", "between", "off", "drift", *(f"x {rule}" for rule in RULES[1:]))
     rows = []
     for one in rounds:
         off = f"{one.took['joint'] / one.predicted - 1:+.0%}", f"{one.drift - 1:+.0%}"
         times = (1 / one.against[rule] for rule in RULES[1:])
         took = (one.took[rule] for rule in RULES)
-        rows.append((f"{one.share:.0%}", *took, one.predicted, *off, *times))
+        rows.append((f"{one.share:.0%}", *took, one.predicted, "{:.2g} and {:.2g}".format(*one.band), *off, *times))
     title = f"{case.name}: seconds of epochs, with memory and disk for a share of {case.largest / 1e6:,.0f} MB"
     return Table(title, columns, tuple(rows))
 
@@ -284,12 +287,24 @@ def _bars(cases: Sequence[Case], everything: dict[str, Outcome], rounds: dict[st
     def off(one: Round) -> float:
         return abs(one.took["joint"] / one.predicted - 1)
 
+    def is_short(one: Round) -> bool:
+        return one.took["joint"] < 1
+
     best = max(1 / max(one.against["single"], one.against["sequential"]) for one in every)
     bars += [
         Bar.at_most("joint over the best single step, at the worst budget", worst("single"), 1.05),
         Bar.at_most("joint over memory first, at the worst budget", worst("sequential"), 1.05),
         Bar.at_least("times faster than both, at the best budget", best, 1.2),
-        Bar.at_most("measured off predicted, at the worst budget", max(map(off, every)), 0.15),
+        Bar.at_most(
+            "measured off predicted, at the worst budget with epochs over a second",
+            max((off(one) for one in every if not is_short(one)), default=0.0),
+            0.15,
+        ),
+        Bar.at_most(
+            "share of shorter epochs that are not in the band",
+            statistics.mean(not one.band[0] <= one.took["joint"] <= one.band[1] for one in every if is_short(one)),
+            0.1,
+        ),
         Bar.at_most("the first epoch over an uncached one", max(o.filling for o in outcomes), 1.08),
         Bar.at_most("a second run's first epoch over a steady one", max(o.again / o.from_disk for o in outcomes), 1.5),
         Bar.at_most("bytes that a second run adds", max(o.computed_again for o in outcomes), 0),

@@ -22,7 +22,13 @@ from benchmarks.side_by_side import describe
 
 def in_own_process(name: str, parent: Path, quick: bool) -> Report:
     """Run one benchmark in a new process over a new folder, which is removed whatever happens."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        1,
+        multiprocessing.get_context("spawn"),
+        # A spawned process would start its own workers in that way too, and not as a user's program does.
+        initializer=multiprocessing.set_start_method,
+        initargs=(multiprocessing.get_start_method(), True),
+    ) as pool:
         folder = Path(tempfile.mkdtemp(prefix="warmstore-bench-", dir=parent))
         try:
             return pool.submit(run_one, name, Settings(folder, quick)).result()
