@@ -37,6 +37,7 @@ NAMES = (
     "loader",
     "trainers",
     "pipelines",
+    "pipelines_in_memory",
     "pipeline_peers",
     "compiling",
     "coverage",

@@ -15,8 +15,8 @@ import numpy as np
 
 import warmstore as ws
 from benchmarks import pipeline_data, pipeline_steps
+from benchmarks.pipeline_cases import CORES, limit_of
 from benchmarks.pipeline_parts import PARTS, parts_of
-from benchmarks.pipelines import CORES, limit_of
 from benchmarks.private_memory import anonymous_bytes
 from benchmarks.report import Bar, Report, Table
 from benchmarks.settings import Settings

@@ -26,8 +26,8 @@ def in_own_process(name: str, parent: Path, quick: bool) -> Report:
         1,
         multiprocessing.get_context("spawn"),
         # A spawned process would start its own workers in that way too, and not as a user's program does.
-        initializer=multiprocessing.set_start_method,
-        initargs=(multiprocessing.get_start_method(), True),
+        initializer=_set_start_method,
+        initargs=(multiprocessing.get_start_method(),),
     ) as pool:
         folder = Path(tempfile.mkdtemp(prefix="warmstore-bench-", dir=parent))
         try:
@@ -53,6 +53,10 @@ def run_one(name: str, settings: Settings) -> Report:
         "cores busy with other work": f"{max(0.0, others):.1f}",
     }
     return replace(report, run=facts)
+
+
+def _set_start_method(method: str) -> None:
+    multiprocessing.set_start_method(method, force=True)
 
 
 def _idle() -> float:
