@@ -7,7 +7,6 @@ that are left out because all of their samples are bad.
 """
 
 import itertools
-import logging
 import time
 import warnings
 import weakref
@@ -21,14 +20,15 @@ from warmstore.errors import Closed, SampleSkipped
 from warmstore.loading.batch_sizes import BatchSize
 from warmstore.loading.collate import Collation
 from warmstore.loading.epoch_times import EpochTimes
-from warmstore.loading.loader_options import check_first_samples, check_on_error, check_options, default_threads
-from warmstore.loading.prefetch.batch_builder import BatchBuilder, Built, OnError, Task
+from warmstore.loading.loader_options import MOST_COUNT, check_first_samples, check_on_error, check_options, threads_of
+from warmstore.loading.prefetch.batch_builder import BatchBuilder, OnError, Task
 from warmstore.loading.prefetch.batch_producer import Batches, BatchProducer, LoaderIteration
 from warmstore.loading.prefetch.device_transfer import transfer_to
 from warmstore.loading.samplers.counter_rng import MOST_SEED
 from warmstore.loading.samplers.sampler import Sampler
 from warmstore.loading.samplers.sampler_argument import sampler_of
 from warmstore.loading.samplers.sequential import Sequential
+from warmstore.loading.skipped_samples import SkippedSamples
 from warmstore.loading.sources.combined.mixture import MixtureSource
 from warmstore.loading.sources.iterable import IterableSource
 from warmstore.loading.sources.resolve import source_of
@@ -42,9 +42,6 @@ from warmstore.loading.trainers.trainer_faces import EpochSampler, LoaderDataset
 from warmstore.loading.validation import integer, refuse
 from warmstore.records.sample_batch import SampleBatch
 from warmstore.storage.lifecycle import Closeable
-
-_MOST = 2**16
-_log = logging.getLogger("warmstore")
 
 
 class Loader(Closeable):
@@ -130,7 +127,7 @@ class Loader(Closeable):
         self._size = batch_size_of(batch_size)
         self._rank, self._world_size, self._uneven = rank, world_size, uneven
         self._epochs = None if epochs is None else integer("epochs", epochs, 0, MOST_SEED)
-        prefetch = integer("prefetch", prefetch, 1, _MOST)
+        prefetch = integer("prefetch", prefetch, 1, MOST_COUNT)
         self._collation = Collation.of(collate)
         self._source = source_of(source, fields, self._collation, copy=copy)
         self._resume_partial = resume_partial
@@ -145,7 +142,7 @@ class Loader(Closeable):
             resume_partial=resume_partial, copy=copy,
         )  # fmt: skip
         seed = integer("seed", getattr(order, "seed", 0) if seed is None else seed, 0, MOST_SEED)
-        processes = integer("processes", processes, 0, _MOST)
+        processes = integer("processes", processes, 0, MOST_COUNT)
         self._transfer = transfer_to(to)
         send = None if self._transfer is None else self._transfer.send
         self._receive = None if self._transfer is None else self._transfer.receive
@@ -162,23 +159,17 @@ class Loader(Closeable):
             {"seed": seed} if random else {},
             resume_partial=resume_partial,
         )
-        if workers is None:
-            ahead = self._transfer is not None and self._transfer.ahead
-            size = self._shard.batch_size
-            workers = default_threads(self._build, size, processes=processes, transfers_ahead=ahead)
-        else:
-            workers = integer("workers", workers, 0, _MOST)
-        self._producer = BatchProducer(workers, processes, prefetch, start_method)
+        ahead = self._transfer is not None and self._transfer.ahead
+        threads = threads_of(workers, self._build, self._shard.batch_size, processes=processes, transfers_ahead=ahead)
+        self._producer = BatchProducer(threads, processes, prefetch, start_method)
         self._iterations: weakref.WeakSet[LoaderIteration] = weakref.WeakSet()
         self._ended_epochs = 0
         # Epoch, place and finished epochs before each of the last batches of an iterable.
         self._last_places: deque[tuple[int, int, int]] = deque(maxlen=4)
         self.padded = 0
         """Repeated rows at the end of the last batch."""
-        self.skipped = 0
-        """Bad samples that were left out so far."""
-        # Called at the end of every epoch.
-        self.observer: Callable[[EpochTimes], None] | None = None
+        self._skipped = SkippedSamples()
+        self.observer: Callable[[EpochTimes], None] | None = None  # called at the end of every epoch
         if self._cursor.samples:
             check_first_samples(self._build)
         self.closed = False
@@ -195,6 +186,11 @@ class Loader(Closeable):
             ValueError: not an integer from 0 to 2**64 - 1.
         """
         self._cursor.set_epoch(integer("epoch", epoch, 0, MOST_EPOCH))
+
+    @property
+    def skipped(self) -> int:
+        """Bad samples that were left out so far."""
+        return self._skipped.count
 
     @property
     def workers(self) -> int:
@@ -386,7 +382,9 @@ class Loader(Closeable):
                 batch = built.batch
                 if self._receive is not None and not built.is_empty:
                     batch = self._receive(batch)
-                self._report(built)
+                self.padded = built.padded
+                self._skipped.add(built.skipped)
+                self._warn()
                 is_empty &= built.is_empty
                 if task.step.is_last:
                     if is_empty:
@@ -447,20 +445,6 @@ class Loader(Closeable):
             if iteration.has_begun or self.closed:
                 iteration.end(reason, Closed if self.closed else RuntimeError)
 
-    def _report(self, built: Built) -> None:
-        self.padded = built.padded
-        if built.skipped and not self.skipped:
-            position, error = built.skipped[0]
-            warnings.warn(
-                f"left out the bad sample {position:,}: {error}. `skipped` counts further ones, and each is logged",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        self.skipped += len(built.skipped)
-        for position, error in built.skipped:
-            _log.info("left out the bad sample %d: %s", position, error)
-        self._warn()
-
     def _warn(self) -> None:
         for note in self._source.notes():
-            warnings.warn(note, RuntimeWarning, stacklevel=4)
+            warnings.warn(note, RuntimeWarning, stacklevel=3)

@@ -8,11 +8,14 @@ import numpy as np
 from warmstore.loading.prefetch.batch_builder import VALID, BatchBuilder, OnError
 from warmstore.loading.sources.combined.mixture import MixtureSource
 from warmstore.loading.sources.iterable import IterableSource
+from warmstore.loading.validation import integer
 from warmstore.storage.thread_pool import thread_count
 
 _CHEAP = 4 << 20
 """Bytes of a batch up to which a copy takes less time than passing the batch from another thread."""
 _MOST_THREADS = 4
+MOST_COUNT = 2**16
+"""The most threads, processes or batches ahead that may be asked for."""
 
 
 def check_options(
@@ -76,8 +79,12 @@ def check_first_samples(build: BatchBuilder) -> None:
         )
 
 
-def default_threads(build: BatchBuilder, batch_size: int, *, processes: int, transfers_ahead: bool) -> int:
-    """Worker threads for workers=None: 0 with processes, or where a batch is a small copy from memory."""
+def threads_of(
+    workers: int | None, build: BatchBuilder, batch_size: int, *, processes: int, transfers_ahead: bool
+) -> int:
+    """Worker threads: `workers`; for None 0 with processes, or where a batch is a small copy from memory, else some."""
+    if workers is not None:
+        return integer("workers", workers, 0, MOST_COUNT)
     width = build.source.sample_bytes
     is_cheap = width is not None and width * batch_size <= _CHEAP
     does_nothing = build.transform is None and build.collation.does_nothing and not transfers_ahead
