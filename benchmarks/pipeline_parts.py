@@ -58,7 +58,7 @@ def parts_of(pipe: ws.Pipeline, plan: ws.Plan, batch: int) -> tuple[float, ...]:
         list(loader)
         whole = best(lambda: [None for _ in loader])
         source = source_of(pipe.chain, plan, 0)
-        stores = source.open_stores()
+        stores = source.cached.open()
         assert stores is not None
         size = stores.at_once()
         pieces = [order[first : first + size] for first in range(0, count, size)]
