@@ -15,7 +15,7 @@ import numpy as np
 
 import warmstore as ws
 from benchmarks import pipeline_data, pipeline_steps
-from benchmarks.pipeline_cases import CORES, limit_of
+from benchmarks.pipeline_cases import BATCH, CORES, limit_of, pipelines
 from benchmarks.pipeline_parts import PARTS, parts_of
 from benchmarks.private_memory import anonymous_bytes
 from benchmarks.report import Bar, Report, Table
@@ -215,8 +215,7 @@ class Outcome:
 
 
 def run(settings: Settings) -> Report:
-    data = pipeline_data.DATA if pipeline_data.DATA.exists() else settings.folder
-    cases = list(_cases(data, settings))
+    cases = list(_cases(settings))
     found = {case.name: _outcomes(case, settings) for case in cases}
     limits = {case.name: limit_of(case.pipe, case.batch) for case in cases}
     grown = {case.name: _grown(case, settings) for case in cases}
@@ -270,13 +269,9 @@ def run(settings: Settings) -> Report:
     )
 
 
-def _cases(data: Path, settings: Settings) -> Iterator[Case]:
-    for name in ("speech", "images", "pages"):
-        found = getattr(pipeline_steps, name)(data)
-        if found is not None:
-            count = settings.pick(2000, 120)
-            source = found.source[:: max(1, len(found.source) // count)][:count]
-            yield _case(name, ws.Pipeline(source, found.steps), 64, settings)
+def _cases(settings: Settings) -> Iterator[Case]:
+    for name, pipe in pipelines(settings):
+        yield _case(name, pipe, BATCH, settings)
     yield _case("table", pipeline_steps.table(pipeline_data.lines(settings.pick(100_000, 500))), 256, settings)
 
 

@@ -15,8 +15,8 @@
 #endif
 #include <unistd.h>
 
-#define LONGEST (1 << 20)  /* bytes that are read as one */
-#define TMPFS 0x01021994   /* the type of a file system in memory, as statfs(2) has it */
+#define LONGEST (1 << 20) /* bytes that are read as one */
+#define TMPFS 0x01021994  /* the type of a file system in memory, as statfs(2) has it */
 
 struct reads {
     const struct read_rows *rows;

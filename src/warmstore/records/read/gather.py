@@ -100,13 +100,13 @@ class Gatherer:
             return None
         data = space.gather(addresses, width)
         lengths = np.full(len(fresh), width)
-        found = span_checksums(data, fresh * width, lengths, snapshot.seed[which[fresh]])
-        wrong = fresh[found != sums.view(np.uint64)[:, 0]]
+        found = span_checksums(data.reshape(-1), fresh * width, lengths, snapshot.seed[which[fresh]])
+        good = found == sums.view(np.uint64)[:, 0]
+        plan.checked.set(rows[fresh[good]], snapshot.rows)
         bad = None
-        if len(wrong):
+        if not good.all():
             bad = np.zeros(len(rows), bool)
-            bad[wrong] = True
-        plan.checked.set(rows[fresh] if bad is None else rows[fresh][~bad[fresh]], snapshot.rows)
+            bad[fresh[~good]] = True
         return GatheredColumn(data, None, None, bad)
 
     def _read(
@@ -174,7 +174,8 @@ class Gatherer:
     def _map_pages(self, plan: ColumnPlan, snapshot: Snapshot) -> None:
         """Map a field's pages into this process. All rows were read from the files, so they are in the page cache.
 
-        800 MB take 20 ms. Page faults during the second epoch would take twenty times as long.
+        800 MB take 20 ms. Page faults during the second epoch would take twenty times as long. Pages of wide rows were
+        mapped when the rows were checked.
         """
         if self._batches.chunks.scarce or not plan.width or plan.width >= _WIDE:
             return
