@@ -211,7 +211,7 @@ class TestStateless:
     def test_module_that_changes_its_weights_as_it_computes(self, tmp_path):
         module = nn.BatchNorm1d(2).requires_grad_(False)
         module = ws.CachedModule(module, ws.FeatureCache(tmp_path, "id"), enforce_stateless=False)
-        with pytest.raises(ws.StaleCache, match="weights changed while it computed"):
+        with pytest.raises(ws.StaleCache, match=r"changed while it computed.*running_mean"):
             module(torch.rand(4, 2), cache_ids=range(4))
         assert len(module.cache) == 0
 

@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import os
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,27 @@ def test_what_no_record_lists_is_the_program(install: Callable[..., Any], folder
     assert identify(install(folder=folder, listed=False)).digest == before.digest
     after = identify(install(folder=folder, listed=False, code=CODE.replace("x * 2", "x * 3")))
     assert before.difference(after) == "the code of `my_package.helpers.scale` was edited: its constants were 2, are 3"
+
+
+def test_a_module_that_a_distributor_adds_to_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian has `_distutils_system_mod` in the standard library. It patches `distutils`, and is no part of a program.
+
+    It counts by its content. What administrators customize there is a part of every program.
+    """
+    monkeypatch.setattr(origin, "_stdlib", lambda: (str(tmp_path),))
+    found = {}
+    for name, text in (("_system_mod", "A = 1"), ("_system_mod", "A = 2"), ("sitecustomize", "")):
+        file = tmp_path / f"{name}.py"
+        file.write_text(text)
+        module = types.ModuleType(name)
+        module.__file__ = str(file)
+        forget()
+        found[name, text] = origin.origin_of(module)
+    forget()
+    one, two, customized = found.values()
+    assert one.kind == two.kind == "installed"
+    assert one.text != two.text
+    assert customized.is_program
 
 
 def test_a_module_named_as_one_of_pythons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

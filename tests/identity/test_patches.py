@@ -6,10 +6,12 @@ import json
 import pickle
 import sys
 import types
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import xxhash
 
 from warmstore.identity.patches import Patches, search
 
@@ -102,3 +104,39 @@ def test_modules_that_come(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_none_goes_to_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json, "dumps", lambda value: "")  # which could not be pickled
     assert pickle.loads(pickle.dumps(Patches().look())).distributions == []
+
+
+def test_another_thread_imports_during_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its modules are installed, though they came after the list of all modules was made."""
+    name = "rlcompleter"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    before = found()
+    list_modules = search._loaded_modules
+
+    def list_and_import(known: Any) -> Any:
+        loaded = list_modules(known)
+        monkeypatch.setattr(json, "Completer", importlib.import_module(name).Completer, raising=False)
+        return loaded
+
+    monkeypatch.setattr(search, "_loaded_modules", list_and_import)
+    monkeypatch.setattr(json, "dumps", mine)
+    importlib.import_module("stringprep")
+    del sys.modules["stringprep"]
+    assert sorted({*found()} - {*before}) == ["json.dumps"]
+    assert "Completer" in vars(json)
+    monkeypatch.undo()
+    assert found() == before
+
+
+@pytest.mark.parametrize(
+    "text", ["def multi_head_attention_forward(*_): return 1", "class multi_head_attention_forward: pass"]
+)
+def test_another_library_replaces_a_function_by_one_of_the_same_name(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "multi_head_attention_forward"
+    before = found()
+    monkeypatch.setattr(xxhash, name, None, raising=False)
+    exec(text, vars(xxhash))
+    monkeypatch.setattr(torch.nn.functional, name, vars(xxhash)[name])
+    assert {*found()} - {*before} == {f"torch.nn.functional.{name}"}

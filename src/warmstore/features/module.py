@@ -21,7 +21,7 @@ from warmstore.features.calls.call_arguments import IDS, Arguments, BatchArgs, R
 from warmstore.features.calls.call_settings import CallSettings
 from warmstore.features.calls.stateless import check_stateless
 from warmstore.features.keyed.cache_session import CacheSession
-from warmstore.features.keyed.cache_versions import fingerprint_of
+from warmstore.features.keyed.cache_versions import difference, fingerprint_of
 from warmstore.features.module_changes import detector_of
 from warmstore.features.open_cache import OpenCache
 from warmstore.features.outputs.dims_inference import Dimensions, is_guess
@@ -208,11 +208,7 @@ class CachedModule(nn.Module):
         began = time.perf_counter()
         output = self._compute(args, kwargs, lambda: self._bind(arguments) is session)
         session.cost.add(time.perf_counter() - began, len(computed))
-        if not self._is_bound(arguments, session):
-            raise StaleCache(
-                "the module's weights changed while it computed, so its outputs belong to no version of the cache. "
-                "Call module.eval() before wrapping it, or do not train it while it computes"
-            )
+        self._check_bound(arguments, session)
         sure = self._out_dims is not UNSET or len(computed) > 1
         if self._out_dims is UNSET:
             doubt = self._doubt(session, output, arguments, computed, computed_keys)
@@ -337,12 +333,19 @@ class CachedModule(nn.Module):
             self._bound[call] = found
         return found
 
-    def _is_bound(self, arguments: Arguments, session: CacheSession) -> bool:
-        """Whether outputs of this call still belong to the version of a session."""
+    def _check_bound(self, arguments: Arguments, session: CacheSession) -> None:
+        """Raise StaleCache if outputs of this call no longer belong to the version of a session."""
         try:
-            return self._bind(arguments) is session
-        except StaleCache:
-            return False
+            now = self._bind(arguments)
+            if now is session:
+                return
+            changed = difference(session.version.fingerprint or {}, now.version.fingerprint or {})
+        except StaleCache as error:
+            changed = str(error)
+        raise StaleCache(
+            f"the module changed while it computed, so its outputs belong to no version of the cache: {changed}. Call "
+            "module.eval() before wrapping it, and do not train it while it computes"
+        )
 
     def _recall_roles(self) -> None:
         """Read the roles of arguments from the metadata of a cache that this module filled."""

@@ -2,7 +2,8 @@
 
 A module is installed if a distribution beside it lists the module's file in its record; names of folders do not matter.
 An installed distribution counts by name, version and the hashes that its installer recorded. A listed file that was
-edited in place counts by its content, too.
+edited in place counts by its content, too. A module that a Linux distribution adds to Python's own folder counts by its
+content: Debian's `_distutils_system_mod`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 _MOST_PARENTS = 4
 _MOST_PARENTS_INSTALLED = 8
 _FEW = 16
+_OF_USERS = ("__main__", "sitecustomize", "usercustomize")
+"""Modules that are the user's, wherever they lie."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,8 @@ def _origin(name: str, file: str, is_package: bool) -> Origin:
             if _infos(str(parent)) and (record := _record_of(str(parent), file)) is not None:
                 folder = str(parent)
                 break
+    if record is None and top not in _OF_USERS and _is_beside_standard_library(file):
+        return Origin(INSTALLED, name, f"{name} {_hash_of(file)}", folder)
     if record is None:
         return Origin(PROGRAM, name, "", folder)
     return Origin(INSTALLED, record.name, record.text + record.edited(file), folder)
@@ -171,15 +176,29 @@ def _stdlib() -> tuple[str, ...]:
 
 def _is_standard_library(top: str, file: str) -> bool:
     """Whether a file belongs to the standard library, and not to a package that is installed below it."""
-    if top not in sys.stdlib_module_names:
-        return False
+    first = _place_in_standard_library(file) if top in sys.stdlib_module_names else ""
+    return first == "lib-dynload" or first.partition(".")[0] in sys.stdlib_module_names
+
+
+def _is_beside_standard_library(file: str) -> bool:
+    """Whether a file lies in the folder of the standard library: a module that Linux distributions add to Python."""
+    first = _place_in_standard_library(file)
+    return first.endswith(".py") and first.removesuffix(".py") not in sys.stdlib_module_names
+
+
+def _place_in_standard_library(file: str) -> str:
+    """The file or folder in the folder of the standard library that holds a file; "" if the file is elsewhere."""
     for folder in _stdlib():
-        try:
-            first = Path(file).resolve().relative_to(folder).parts[0]
-        except ValueError:
-            continue
-        return first == "lib-dynload" or first.partition(".")[0] in sys.stdlib_module_names
-    return False
+        with contextlib.suppress(ValueError):
+            return Path(file).resolve().relative_to(folder).parts[0]
+    return ""
+
+
+def _hash_of(file: str) -> str:
+    try:
+        return xxhash.xxh3_64_hexdigest(Path(file).read_bytes())
+    except OSError:
+        return "cannot be read"
 
 
 class _Record:

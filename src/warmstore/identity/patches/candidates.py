@@ -30,7 +30,7 @@ from types import (
 from typing import Any
 
 from warmstore.identity.object_state import is_made_in_python
-from warmstore.identity.origin import WARMSTORE, has_file_of, is_installed_code
+from warmstore.identity.origin import WARMSTORE, has_file_of, is_installed_code, origin_of
 from warmstore.identity.patches.bindings import Bindings, bindings_of
 from warmstore.identity.patches.parts import WRAPPERS, has_name, is_bound, is_mock, parts_of, registry_of, wrapped_by
 
@@ -58,7 +58,7 @@ _INERT = frozenset(
     ("inspect", "warnings", "logging", "traceback", "threading", "asyncio", "socket", "ssl", "select", "selectors",
      "subprocess", "multiprocessing", "unittest", "linecache", "importlib", "pkgutil", "signal", "sys", "site",
      "typing", "concurrent", "http", "urllib", "tempfile", "pdb", "doctest", "abc", "ast", "dis", "contextvars",
-     "os", "posix")
+     "os", "posix", "distutils")
 )  # fmt: skip
 """Modules of Python that libraries patch with functions of their own. This makes no difference to results."""
 
@@ -95,6 +95,16 @@ class Installed:
     namespaces: frozenset[int]
     classes: dict[type, bool] = field(default_factory=dict)
     mock: type | None = None
+
+    def has(self, namespace: dict[str, Any]) -> bool:
+        """Whether a namespace is that of an installed module.
+
+        Another thread may import while modules are searched: those that are new by now count, too.
+        """
+        if id(namespace) in self.namespaces:
+            return True
+        module = sys.modules.get(str(namespace.get("__name__")))
+        return isinstance(module, ModuleType) and vars(module) is namespace and not origin_of(module).is_program
 
 
 class ModuleSearch:
@@ -177,10 +187,10 @@ class ModuleSearch:
     def _witness(self, value: Any) -> FunctionType | type | None:
         """The first function or class in a value that may be the program's."""
         if type(value) is FunctionType and value.__closure__ is None and not value.__dict__:
-            return None if id(value.__globals__) in self._installed.namespaces else value  # most are such
+            return None if self._installed.has(value.__globals__) else value  # most are such
         for part in parts_of(value):
             if type(part) is FunctionType:
-                if id(part.__globals__) not in self._installed.namespaces:
+                if not self._installed.has(part.__globals__):
                     return part
             elif self._may_be_programs(part):
                 return part
@@ -196,8 +206,8 @@ class ModuleSearch:
         module = sys.modules.get(cls.__module__) if isinstance(cls.__module__, str) else None
         if module is None:
             methods = (each for each in vars(cls).values() if isinstance(each, FunctionType))
-            return any(id(each.__globals__) not in self._installed.namespaces for each in methods)
-        return id(vars(module)) not in self._installed.namespaces and is_made_in_python(cls)
+            return not all(self._installed.has(each.__globals__) for each in methods)
+        return not self._installed.has(vars(module)) and is_made_in_python(cls)
 
     def _is_suspect(self, place: str, value: Any, cls: type | None) -> bool:
         """Whether others than the module may have put a value of installed code here.
@@ -224,7 +234,7 @@ class ModuleSearch:
             return not self._is_near(value)
         if value.__name__.strip("_") != name.strip("_"):
             return True
-        return kind is FunctionType and value.__module__ == self._name and not self._is_near(value)
+        return (kind is FunctionType or issubclass(kind, type)) and not self._is_near(value)
 
     def _is_near(self, value: Any) -> bool:
         """Whether a function or class belongs to the package of the module, or to Python."""
@@ -280,9 +290,9 @@ def _is_programs(witness: FunctionType | type, installed: Installed) -> bool:
     """Whether a function or class is the program's. Libraries make functions from text, too, in other namespaces."""
     if isinstance(witness, type):
         module = sys.modules.get(witness.__module__)
-        return module is None or id(vars(module)) not in installed.namespaces
+        return module is None or not installed.has(vars(module))
     namespace = witness.__globals__
-    if id(namespace) in installed.namespaces or has_file_of(namespace):
+    if installed.has(namespace) or has_file_of(namespace):
         return False
     module = sys.modules.get(str(namespace.get("__name__")))
     if module is not None and vars(module) is namespace:
