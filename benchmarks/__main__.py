@@ -43,6 +43,7 @@ NAMES = (
     "coverage",
     "artifacts",
     "remote",
+    "remote_reads",
     "remote_stores",
     "ray_fill",
     "staleness",

@@ -166,18 +166,22 @@ class Sparse(Files):
         return super().write(descriptor, buffers[:1], offset)
 
 
-def _first_batches(folder: Path, size: int, times: int) -> tuple[int, list[float], list[float]]:
-    path, count = folder / "large", size // int(np.prod(IMAGE))
+def serve_sparse(path: Path, root: Path, size: int) -> tuple[int, int]:
+    """Have a folder that looks as if a store of black images had been pushed there. Returns its bytes and images."""
+    count = size // int(np.prod(IMAGE))
     fields = {"image": ws.Array("uint8", IMAGE), "label": ws.Array("int64")}
     zeros = np.zeros((400, *IMAGE), np.uint8)
     with ws.RecordStore.create(path, fields, files=Sparse()) as store:
         for first in range(0, count, 400):
             store.extend({"image": zeros, "label": np.arange(first, first + 400)})
             store.flush()
+    return _serve(path, root), -(-count // 400) * 400
+
+
+def _first_batches(folder: Path, size: int, times: int) -> tuple[int, list[float], list[float]]:
     with Nginx(folder / "large-nginx") as server, Proxy(server.url) as late:
         late.latency = 0.05
-        size = _serve(path, server.root / "large")
-        count = -(-count // 400) * 400
+        size, count = serve_sparse(folder / "large", server.root / "large", size)
         direct = [_first_batch(f"{server.url}/large", folder / f"direct{at}", count, at) for at in range(times)]
         slow = [_first_batch(f"{late.url}/large", folder / f"late{at}", count, at) for at in range(times)]
     return size, direct, slow
@@ -192,7 +196,7 @@ def _serve(path: Path, root: Path) -> int:
         with open(local.chunk_path(number), "rb") as file:
             chunk, hashes = RemoteChunk.of(memoryview(mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ)))
         local.chunk_path(number).rename(root / chunk.object)
-        (root / chunk.hashes_object).write_bytes(hashes.astype("<u8").tobytes())
+        (root / chunk.hashes_object).write_bytes(hashes)
         chunks[number] = chunk
     with Remote(str(root)).open() as objects:
         name = f"heads/{local.manifest.id}/00000001.json"

@@ -146,12 +146,13 @@ def test_a_delete_fills_its_holes_from_the_end() -> None:
 
 
 @pytest.mark.slow
-def test_the_quick_remote_stores_have_their_bars(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["remote_reads", "remote_stores"])
+def test_the_quick_remotes_have_their_bars(name: str, tmp_path: Path) -> None:
     pytest.importorskip("moto")
     (tmp_path / "data").mkdir()
     folders = ["--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"]
-    assert main(["--quick", "--only", "remote_stores", *folders]) == 0
-    report = load(tmp_path / "remote_stores.json")
+    assert main(["--quick", "--only", name, *folders]) == 0
+    report = load(tmp_path / f"{name}.json")
     assert len(report.bars) >= 2
     assert all(bar.figure is not None for bar in report.bars)
     assert list((tmp_path / "data").iterdir()) == []

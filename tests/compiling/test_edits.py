@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.compiling.edits.harness import Verdict, corpus, judged
+from tests.slow import either
 
 CORPUS = {one.name: one for one in corpus()}
 THEMES = sorted({one.theme for one in CORPUS.values()})
@@ -32,7 +33,7 @@ def _said(verdicts: list[Verdict]) -> list[str]:
 
 
 def test_an_edit_of_most_kinds_is_seen(tmp_path: Path) -> None:
-    themes = ("grid", "objects", "functions")
+    themes = ("grid", "objects", "functions")[: either(2, 3)]
     some = [next(one for one in CORPUS.values() if one.theme == theme) for theme in themes]
     assert _said(judged(some, tmp_path)) == []
 

@@ -188,3 +188,50 @@ def test_a_node_that_dies_loses_nothing(logs: Path, tmp_path: Path) -> None:
     check(place, tmp_path)
     assert len(processes(logs)) >= 2
     assert sum(count - 1 for count in computed(logs).values()) <= 2 * BLOCK
+
+
+_TRAINING = """
+import sys
+import torch
+import torch.distributed as dist
+import warmstore as ws
+from tests.fleet.modules import IGNORED, Logged
+
+url, logs, kept = sys.argv[1:]
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+module = ws.CachedModule(Logged(logs, 0.01), ws.FeatureCache(url, "double", cache_dir=kept, flush_every=100), **IGNORED)
+for epoch in range(3):
+    order = torch.randperm(1000, generator=torch.Generator().manual_seed(epoch))
+    for ids in order[rank::world].split(50):
+        x = ids[:, None].float().expand(len(ids), 4)
+        assert torch.equal(module(x, cache_ids=ids), 2 * x)
+    dist.barrier()
+module.cache.close()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_training_of_several_ranks_beside_it(logs: Path, tmp_path: Path) -> None:
+    """Both fill one cache; values are right, none is lost, and what one has flushed the other need not compute."""
+    place, root = f"file://{tmp_path}/team", str(Path(__file__).parents[2])
+    (tmp_path / "train.py").write_text(_TRAINING)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launch, str(tmp_path / "train.py"), place, str(logs), str(tmp_path / "kept")]
+    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment) as training:
+        while not computed(logs):
+            time.sleep(0.05)
+            assert training.poll() is None
+        order = np.random.default_rng(1).permutation(1000).tolist()
+        result = fill(place, logs, rows(order), seconds=0.02)
+        assert training.wait() == 0
+    assert result.computed + result.found == 1000
+    check(place, tmp_path, 1000)
+    counts = computed(logs)
+    assert set(counts) == set(range(1000))
+    assert max(counts.values()) <= 2  # neither asks the other before it computes
+    subprocess.run(command, env=environment, check=True)  # another machine's copy of the program finds everything
+    assert computed(logs) == counts

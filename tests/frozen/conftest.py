@@ -17,5 +17,5 @@ def untouched() -> Iterator[None]:
 
 
 def _all_files() -> dict[Path, bytes]:
-    folders = [*HERE.glob("format-*"), *HERE.glob("identity-*")]
+    folders = [each for name in ("format", "identity", "remote", "tiers") for each in HERE.glob(f"{name}-*")]
     return {path: path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()}

@@ -17,6 +17,7 @@ import PIL.ImageOps
 import pytest
 import torch
 import torch._dynamo  # which disables itself in methods of torch's own classes
+from tests.slow import thinned
 from torch.nn import functional
 
 from warmstore.identity import Identity, identify
@@ -185,7 +186,7 @@ print([place for name in patches.distributions for place, _ in patches.of(name)]
 
 
 @pytest.mark.parametrize(
-    "more", ["torch.utils.data", "torch._dynamo", "torch._inductor.compile_fx", "hypothesis.strategies"]
+    "more", thinned(4, ["torch._inductor.compile_fx", "torch._dynamo", "torch.utils.data", "hypothesis.strategies"])
 )
 def test_a_fresh_program_has_no_patches(more: str) -> None:
     """Also what is loaded late, such as a compiler: else an identity would change when it is loaded.

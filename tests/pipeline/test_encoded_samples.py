@@ -46,7 +46,7 @@ def check(loader: ws.Loader, batches: Callable[[int], Iterable[Any]], epochs: ra
             assert same(*pair), (epoch, at, [seen(batch) for batch in pair])
 
 
-@pytest.mark.parametrize(("codec", "kind"), thinned(2, [(codec, kind) for codec in CODECS for kind in KINDS]))
+@pytest.mark.parametrize(("codec", "kind"), thinned(4, [(codec, kind) for codec in CODECS for kind in KINDS]))
 def test_kept_samples_equal_uncached_ones(kind: str, codec: str, tmp_path: Path) -> None:
     pipe = ws.Pipeline(range(12)).step(make, kind=kind)
     plan = plan_of(pipe, [(1, "memory", codec), (1, "disk", codec)], [6, 6], folder=tmp_path / "cache")
@@ -76,7 +76,7 @@ def test_a_later_step_sees_what_it_sees_uncached(kind: str, tmp_path: Path) -> N
 def test_a_team_shares_them(codec: str, tmp_path: Path) -> None:
     """As whole chunks, and row by row where the other machine's plan has another codec."""
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
-    for kind in KINDS[CODECS.index(codec) :: either(2, 1)]:
+    for kind in KINDS[CODECS.index(codec) :: either(4, 1)]:
         pipe = ws.Pipeline(range(8)).step(make, kind=kind).step(written)
         one, other = (plan_of(pipe, [(1, "disk", each)], [8], folder=tmp_path / kind / each) for each in ("raw", codec))
         other = replace(other, folder=tmp_path / kind / "other")

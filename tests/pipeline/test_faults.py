@@ -14,6 +14,7 @@ from tests.faults.children import in_child
 from tests.faults.small_disk import small_file_system
 from tests.pipeline.functions import Opaque, change, make, shake, slow_image
 from tests.pipeline.making import check, expected, plan_of
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.pipeline.pipeline import Pipeline
@@ -154,8 +155,12 @@ def test_a_folder_that_cannot_be_written(seen_by_all: Path) -> None:
     assert not ended.error, ended.error
 
 
-@pytest.mark.parametrize("name", ["store.json", "log", "000000.arrow", "about.json"])
-@pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+NAMES = ["store.json", "log", "000000.arrow", "about.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "how"), thinned(5, [(name, how) for name in NAMES for how in ("flipped", "cut", "gone")])
+)
 def test_damaged_files(tmp_path: Path, name: str, how: str) -> None:
     pipe, plan = disk_pipe(tmp_path)
     with pipe.loader(plan, 8, workers=0) as loader:

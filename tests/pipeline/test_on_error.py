@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests import warm
 from tests.pipeline.making import plan_of, same, sample
+from tests.slow import thinned
 from torch.utils.data import DataLoader
 
 import warmstore as ws
@@ -127,9 +128,9 @@ def halve_none(error: Exception, value: Any) -> Any:
     return {"x": np.full(3, -1.0), "index": value["index"]}
 
 
-@pytest.mark.parametrize("vary", [False, True])
-@pytest.mark.parametrize("cached", [False, True])
-@pytest.mark.parametrize("on_error", ["skip", halve_none])
+@pytest.mark.parametrize(
+    ("on_error", "cached", "vary"), thinned(3, itertools.product(["skip", halve_none], [False, True], [False, True]))
+)
 def test_batched_steps(tmp_path: Path, vary: bool, cached: bool, on_error: Any) -> None:
     other = frozenset({7, 8})
     pipe = ws.Pipeline(range(COUNT)).step(decode, vary=vary, on_error="skip").step(double)
@@ -253,6 +254,7 @@ import warnings
 from pathlib import Path
 from tests.pipeline.making import plan_of
 from tests.pipeline.test_on_error import COUNT, Once, double, indices
+from tests.slow import thinned
 import warmstore as ws
 
 warnings.simplefilter("ignore")

@@ -181,7 +181,7 @@ def test_two_processes_pull_at_once(url: str, machines: tuple[Machine, Machine])
     assert two.run("epoch", disk=disk)["epoch"] == 0
 
 
-@pytest.mark.parametrize("disk", [4 << 20, 16 << 20])
+@pytest.mark.parametrize("disk", thinned(2, [4 << 20, 16 << 20]))
 def test_a_pull_beside_a_process_that_fills(disk: int, url: str, machines: tuple[Machine, Machine]) -> None:
     one, two = machines
     one.run("fill", f"push={url}", disk=8 << 20)
@@ -193,7 +193,7 @@ def test_a_pull_beside_a_process_that_fills(disk: int, url: str, machines: tuple
     assert (two.run("epoch", disk=disk)["epoch"] == 0) == (disk > 8 << 20)
 
 
-@pytest.mark.parametrize("request_number", thinned(9, range(8, 26)))
+@pytest.mark.parametrize("request_number", thinned(18, range(8, 26)))
 def test_a_killed_pull_goes_on(
     request_number: int, url: str, s3_proxy: Proxy, machines: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +245,7 @@ def test_what_a_killed_pull_left_makes_room(
     assert two.run("epoch", samples=(0, 200), disk=needed)["epoch"] == 0
 
 
-@pytest.mark.parametrize("fault", thinned(4, FAULTS))
+@pytest.mark.parametrize("fault", thinned(8, FAULTS))
 def test_faults_of_the_network(
     fault: str, url: str, s3_proxy: Proxy, machines: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:

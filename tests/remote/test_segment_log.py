@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.remote.memory import Count, MemoryObjects
+from tests.slow import thinned
 
 from warmstore.errors import NotTrusted
 from warmstore.remote.mirror import Mirror
@@ -87,7 +88,7 @@ def test_hosts_keep_what_they_fetched(objects: MemoryObjects, tmp_path: Path) ->
     assert objects.count.requests == [("list", "log")]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", thinned(6, range(6)))
 def test_hosts_that_write_at_once_lose_nothing(objects: MemoryObjects, seed: int, monkeypatch: Any) -> None:
     """Each host appends to a state that is as old as it may be: others have folded and removed meanwhile."""
     monkeypatch.setattr("warmstore.remote.segment_log._GARBAGE", 4)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tests.remote.proxy import FAULTS, Proxy
 from tests.remote.servers import BUCKET, S3, s3_variables
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.errors import Damaged, NotAStore, RemoteUnavailable
@@ -76,7 +77,7 @@ def read(folder: Path, remote: Path | str, ids: list[int]) -> int:
         return len(there)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", thinned(2, range(2)))
 def test_hosts_that_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     chance = random.Random(seed)

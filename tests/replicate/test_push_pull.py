@@ -407,7 +407,7 @@ def each_request(proxy: Proxy, fault: str, do: Callable[[int], Any]) -> int:
     raise AssertionError
 
 
-@pytest.mark.parametrize("fault", thinned(3, FAULTS))
+@pytest.mark.parametrize("fault", thinned(6, FAULTS))
 def test_every_fault_at_every_request_of_a_pull(fault: str, behind_proxy: str, s3_proxy: Proxy, tmp_path: Path) -> None:
     with make(tmp_path / "a", 150) as store:
         store.push(behind_proxy)
@@ -424,7 +424,7 @@ def test_every_fault_at_every_request_of_a_pull(fault: str, behind_proxy: str, s
         assert each_request(s3_proxy, fault, pull) >= 5
 
 
-@pytest.mark.parametrize("fault", thinned(3, FAULTS))
+@pytest.mark.parametrize("fault", thinned(6, FAULTS))
 def test_every_fault_at_every_request_of_a_push(fault: str, behind_proxy: str, s3_proxy: Proxy, tmp_path: Path) -> None:
     with make(tmp_path / "a", 150) as store:
 

@@ -329,8 +329,10 @@ class BlockCache:
         loop = asyncio.get_running_loop()
         todo = {block for block in range(first, last) if block in wanted}
         size = sum(self._length(number, block) for block in todo)
-        if await loop.run_in_executor(None, self._confirm, number, todo):
-            return size
+        if (self._states[PAGES * number + np.array([*todo])] == _UNSURE).any():
+            await loop.run_in_executor(None, self._confirm, number, todo)
+            if not todo:
+                return size
         data: bytes | None = None
         for _ in range(_TRIES):
             writer = BlockWriter(partial(self._write, number, todo=todo), min(todo))
@@ -343,19 +345,16 @@ class BlockCache:
                 return size
         raise self._damaged(chunk.object, data is None)
 
-    def _confirm(self, number: int, todo: set[int]) -> bool:
+    def _confirm(self, number: int, todo: set[int]) -> None:
         """Remove from `todo` the blocks that were fetched before the last boot and still match their hashes."""
         states = self._states
         unsure = [block for block in todo if states[PAGES * number + block] == _UNSURE]
-        if not unsure:
-            return False
         with opened(self.path(number), self._files) as descriptor, self._table_lock.inside():
             for block in unsure:
                 data = self._files.read(descriptor, self._length(number, block), block * BLOCK)
                 if self.chunks[number].is_block(self._hashes[number], block, data):
                     states[PAGES * number + block] = _USED
                     todo.discard(block)
-        return not todo
 
     def _write(self, number: int, first: int, view: memoryview, todo: set[int]) -> None:
         """Write the received blocks from `first` on that match their hashes, and remove them from `todo`."""

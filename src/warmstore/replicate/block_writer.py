@@ -10,7 +10,11 @@ _PIECE = 1 << 20  # bytes that are checked and written together
 
 
 class BlockWriter:
-    """Collects the bytes of blocks from `first` on, and has another thread call `write(first block, bytes)`."""
+    """Collects the bytes of blocks from `first` on, and calls `write(first block, bytes)`.
+
+    Pieces of 1 MB are written by another thread while the next bytes arrive. Less than that is written at once: to hand
+    it over takes longer.
+    """
 
     def __init__(self, write: Callable[[int, memoryview], None], first: int) -> None:
         self._write_blocks = write
@@ -35,9 +39,13 @@ class BlockWriter:
             await self._writing
             self._writing = None
         if length:
-            data, first = memoryview(b"".join(self._pieces)), self._next
+            whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+            data, first = memoryview(whole), self._next
             self._length -= length
             self._pieces = [data[length:]] if self._length else []
             self._next += -(-length // BLOCK)
+            if length < _PIECE:
+                self._write_blocks(first, data[:length])
+                return
             loop = asyncio.get_running_loop()
             self._writing = loop.run_in_executor(None, self._write_blocks, first, data[:length])

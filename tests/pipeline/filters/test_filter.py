@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch.utils.data
 from tests.pipeline.making import check, expected, plan_of, same
+from tests.slow import thinned
 from torch.utils.data import DataLoader
 
 import warmstore as ws
@@ -137,7 +138,7 @@ def plain(value: Any) -> Any:
     return value["x"] if isinstance(value, dict) else np.asarray(value)
 
 
-@pytest.mark.parametrize("kind", ["array", "list", "store", "torch", "subset", "torch subset", "dict"])
+@pytest.mark.parametrize("kind", thinned(3, ["store", "list", "array", "torch", "subset", "torch subset", "dict"]))
 def test_sources(tmp_path: Path, kind: str) -> None:
     rows = np.stack([numbers(index) for index in range(COUNT)])
     source: Any = {"array": rows, "list": list(rows), "torch": Numbers(COUNT), "dict": {"x": rows}}.get(kind)

@@ -199,10 +199,10 @@ CASES = {
 
 
 def ways() -> Iterator[Any]:
-    """Every case in every tier; the short run has every second, and workers, who start slowly, for every twelfth."""
+    """Every case in every tier; the short run has every third, and workers, who start slowly, for every twelfth."""
     for tier, codec, workers in (("memory", "raw", 0), ("disk", "zstd", 0), ("disk", "zstd", 2), ("memory", "raw", 2)):
         for at, (name, case) in enumerate(CASES.items()):
-            short = (tier == "memory") == (not workers) and not at % (12 if workers else 2)
+            short = (tier == "memory") == (not workers) and not at % (12 if workers else 3)
             marks = () if short else pytest.mark.slow
             yield pytest.param(case, tier, codec, workers, id=f"{name}-{tier}-{workers}", marks=marks)
 
