@@ -56,6 +56,15 @@ def test_get_batch_gives_values_in_order_and_missing_positions(cache):
     assert cache.get_batch(["1"])[0] is None
 
 
+def test_which_samples_are_in_it(cache):
+    cache.put_batch(["stored", 1], values_of([1, 2]))
+    cache.flush()
+    cache.put_batch([("pending", 2)], values_of([3]))
+    assert [id in cache for id in ("stored", 1, ("pending", 2), "other", "1")] == [True, True, True, False, False]
+    with pytest.raises(ws.BadIdType):
+        assert 1.5 in cache
+
+
 def test_waiting_and_stored_meet_in_one_batch(cache):
     cache.put_batch([1, 3], values_of([1, 3]))
     cache.flush()

@@ -156,6 +156,14 @@ class FeatureCache(Closeable):
         stored = sum(store.snapshot.length for store in self._stores())
         return stored + sum(len(version.blocks) for version in self._versions())
 
+    def __contains__(self, id: object) -> bool:
+        """Whether the output of a sample is cached, pending or on the disk.
+
+        Raises:
+            BadIds, BadIdType: it is no id.
+        """
+        return not len(self.session.missing(as_keys([id])))
+
     @property
     def path(self) -> Path:
         """The folder of this version of the cache."""
@@ -203,7 +211,7 @@ class FeatureCache(Closeable):
         """Look up a batch of samples.
 
         Args:
-            ids: a list, array or tensor of n str or int.
+            ids: a list, array or tensor of n ids: str, int, bytes, paths, UUIDs or tuples of these.
             device: of the returned tensors; the CPU if None.
 
         Returns:
@@ -227,7 +235,8 @@ class FeatureCache(Closeable):
         """Store the outputs of a batch of samples. Lookups find them at once; the next flush commits them.
 
         Args:
-            ids: a list, array or tensor of n str or int. The last of equal ids counts.
+            ids: a list, array or tensor of n ids: str, int, bytes, paths, UUIDs or tuples of these. The last of equal
+                ids counts.
             outputs: arrays or tensors [n, ...], in dicts, lists, tuples, namedtuples or dataclasses, in any nesting.
 
         Raises:

@@ -41,8 +41,8 @@ class CachedModule(nn.Module):
     """Wrap a frozen module so that each sample is computed once, over all epochs, runs and processes.
 
     Call it like the module, with one id per sample: `features(x, cache_ids=ids)`. Instead of the keyword, ids may be in
-    a dict argument under "cache_ids", or be returned by `key_from_batch`. Ids are str or int, in lists, arrays or
-    tensors.
+    a dict argument under "cache_ids", or be returned by `key_from_batch`. Ids are str, int, bytes, paths, UUIDs or
+    tuples of these, in lists, arrays or tensors.
 
     `train()` and `eval()` do not change the wrapped module, because its outputs depend on its mode. Set the mode before
     wrapping. The `state_dict` is the wrapped module's.

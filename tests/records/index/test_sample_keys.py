@@ -1,6 +1,8 @@
 """Ids as keys: exact, and never two ids for one key."""
 
 import itertools
+import uuid
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -13,19 +15,28 @@ from hypothesis import strategies as st
 from warmstore.errors import BadIds, BadIdType
 from warmstore.records.index.sample_keys import Keys, as_keys
 
-IDS = st.integers() | st.integers(-(1 << 66), 1 << 66) | st.text()
+SIMPLE = st.integers() | st.integers(-(1 << 66), 1 << 66) | st.text() | st.binary() | st.uuids()
+IDS = SIMPLE | st.recursive(SIMPLE, lambda parts: st.lists(parts, min_size=1, max_size=3).map(tuple), max_leaves=5)
+
+
+def array_of(ids: list[Any]) -> Any:
+    """Ids that no collate function has transposed."""
+    array = np.empty(len(ids), object)
+    for at, one in enumerate(ids):
+        array[at] = one
+    return array
 
 
 @given(st.lists(IDS, unique=True))
 def test_different_ids_are_different_keys(ids: list[Any]) -> None:
-    keys = as_keys(ids)
+    keys = as_keys(array_of(ids))
     assert len(keys) == len(ids)
     assert len(set(keys.packed)) == len(ids)
 
 
 @given(st.lists(IDS))
 def test_a_key_does_not_depend_on_the_batch_it_is_in(ids: list[Any]) -> None:
-    assert as_keys(ids).packed == [as_keys([one]).packed[0] for one in ids]
+    assert as_keys(array_of(ids)).packed == [as_keys([one]).packed[0] for one in ids]
 
 
 @given(st.integers())
@@ -77,12 +88,23 @@ def test_what_is_not_a_list_of_ids(ids: Any) -> None:
 @pytest.mark.parametrize(
     "ids",
     [
-        *([1.0], [True], [b"a"], [(1,)], [np.bool_(True)], np.zeros(2), np.ones(2, bool), torch.ones(2), [...]),
+        *(
+            [1.0],
+            [True],
+            [()],
+            [(1, 2.0)],
+            [bytearray(b"a")],
+            [np.bool_(True)],
+            np.zeros(2),
+            np.ones(2, bool),
+            torch.ones(2),
+            [...],
+        ),
         *(np.array([b"a"]), np.array(["2020"], "M8[Y]"), [chr(0xD800)], [1, "a", 1.5]),
     ],
     ids=repr,
 )
-def test_ids_that_are_neither_str_nor_int(ids: Any) -> None:
+def test_what_is_no_id(ids: Any) -> None:
     with pytest.raises(BadIdType, match="cache_ids"):
         as_keys(ids)
 
@@ -100,6 +122,28 @@ def test_strings_are_the_digests_of_xxhash() -> None:
     texts = ["", "a", "é" * 100, "x" * 1000, "\0"]
     assert b"".join(as_keys(texts).packed) == b"".join(xxhash.xxh3_128_digest(text.encode()) for text in texts)
     assert as_keys([-1]).packed == [b"\xff" * 8 + b"dngis_sw"]
+    parts = as_keys(["a", 1]).halves.tobytes()
+    identifier = uuid.UUID(int=7)
+    hashed = {b"a": (b"a", b"setyb_sw"), identifier: (identifier.bytes, b"diuu _sw"), ("a", 1): (parts, b"elput_sw")}
+    for one, (data, seed) in hashed.items():
+        wanted = np.frombuffer(xxhash.xxh3_128_digest(data, int.from_bytes(seed, "little")), np.uint64).tobytes()
+        assert as_keys([one]).packed == [wanted], one
+
+
+def test_a_path_is_its_text_on_every_system() -> None:
+    paths = [PurePosixPath("images/a.png"), PureWindowsPath("images\\a.png"), Path("images/./a.png")]
+    assert set(as_keys(paths).packed) == set(as_keys(["images/a.png"]).packed)
+
+
+def test_parts_of_tuples_that_a_collate_function_has_transposed() -> None:
+    """For a batch of two pairs the list has the length of the batch, and its tuples are ids of other samples."""
+    pairs = [("left", "a"), ("left", "b")]
+    with pytest.raises(BadIds, match="collate"):
+        as_keys(torch.utils.data.default_collate(pairs))
+    with pytest.raises(BadIds, match="collate"):
+        as_keys(pairs)  # which looks the same
+    assert len(as_keys([*pairs, ("right", "a")])) == 3
+    assert as_keys(array_of(pairs)).packed == as_keys([*pairs, ("right", "a")]).packed[:2]
 
 
 def test_some_of_the_keys() -> None:

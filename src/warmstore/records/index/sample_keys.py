@@ -2,11 +2,14 @@
 
 The key of a str is its xxh3-128 hash. The key of an int that fits 64 bits is the int and a tag, exact and without
 hashing; a larger int is hashed by its decimal digits. So 5 and "5" have different keys; np.int64(5), a torch 5 and 5
-have the same one.
+have the same one. bytes, UUIDs and tuples are hashed with seeds of their own, tuples by the keys of their parts. A path
+has the key of its text with forward slashes, so that `Path("a/b")` and "a/b" are one id.
 """
 
 import functools
+import uuid
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -19,7 +22,11 @@ from warmstore.storage.array_types import Bools, Int64, UInt64
 
 # High halves of int keys. A string's hash has one of them with probability 2**-64.
 _SIGNED, _UNSIGNED = 0x77735F7369676E64, 0x77735F756E736967
-_LARGE = 0x77735F6C61726765  # the seed of the hash, so that it differs from those of strings
+# Seeds of hashes, so that these differ from those of strings.
+_LARGE, _BYTES, _UUID, _TUPLE = 0x77735F6C61726765, 0x77735F6279746573, 0x77735F2075756964, 0x77735F7475706C65
+
+
+_KINDS = "str, int, bytes, paths, UUIDs or tuples of these"
 
 
 @dataclass(frozen=True)
@@ -62,12 +69,14 @@ def as_keys(ids: Any) -> Keys:
     """Keys of a batch of ids.
 
     Args:
-        ids: a list or tuple of str or int, or a one-dimensional array or tensor of integers or strings.
+        ids: a list or tuple of str, int, bytes, paths, UUIDs or tuples of these, or a one-dimensional array or tensor
+            of integers, strings or objects.
 
     Raises:
-        BadIds: not a sequence, or an id is None.
-        BadIdType: an id is neither str nor int.
+        BadIds: not a sequence, or an id is None; or as many tuples as each has parts, which may be transposed.
+        BadIdType: an id is none of these.
     """
+    is_list = True
     if isinstance(ids, np.ndarray) or is_tensor(ids):
         array = to_numpy(ids)
         if array.ndim != 1:
@@ -75,8 +84,8 @@ def as_keys(ids: Any) -> Keys:
         if array.dtype.kind in "iu":
             return _from_integers(array)
         if array.dtype.kind not in "UO":
-            raise BadIdType(f"cache_ids must be str or int; got an array of {array.dtype}")
-        ids = array.tolist()
+            raise BadIdType(f"cache_ids must be {_KINDS}; got an array of {array.dtype}")
+        ids, is_list = array.tolist(), False
     if isinstance(ids, str | bytes) or not hasattr(ids, "__len__"):
         raise BadIds(f"cache_ids must be a list, array or tensor with one id per sample; got {ids!r:.80}")
     ids = list(ids)
@@ -84,7 +93,13 @@ def as_keys(ids: Any) -> Keys:
     taken, small = floor.keys(ids, halves)
     if taken == len(ids):
         return Keys(halves, bool(small))
-    return Keys(np.concatenate([_from_one(at, value) for at, value in enumerate(ids)]), False)
+    if is_list and len(ids) > 1 and all(isinstance(value, tuple) and len(value) == len(ids) for value in ids):
+        raise BadIds(
+            f"cache_ids are {len(ids)} tuples of {len(ids)} parts each. PyTorch's default collate function makes such "
+            "a list of the first parts of all ids, of the second parts, and so on; these are ids of no sample. Join the "
+            'parts, as in f"{a}/{b}", or give an object array of tuples'
+        )
+    return Keys.of_halves(np.concatenate([_from_one(f"cache_ids[{at}]", value) for at, value in enumerate(ids)]))
 
 
 def _from_integers(array: np.ndarray[Any, Any]) -> Keys:
@@ -99,17 +114,31 @@ def _from_integers(array: np.ndarray[Any, Any]) -> Keys:
     return Keys(halves, small)
 
 
-def _from_one(at: int, value: Any) -> UInt64:
+def _from_one(place: str, value: Any) -> UInt64:
+    """The key of one id, uint64 [1, 2]."""
     if value is None:
-        raise BadIds(f"cache_ids[{at}] is None; every sample needs a stable id")
+        raise BadIds(f"{place} is None; every sample needs a stable id")
     if is_tensor(value) and value.ndim == 0:
         value = value.item()
+    if isinstance(value, PurePath):
+        value = value.as_posix()
+    if isinstance(value, bytes):
+        return _hashed(value, _BYTES)
+    if isinstance(value, uuid.UUID):
+        return _hashed(value.bytes, _UUID)
+    if isinstance(value, tuple) and value:
+        parts = [_from_one(f"{place}[{at}]", part).tobytes() for at, part in enumerate(value)]
+        return _hashed(b"".join(parts), _TUPLE)
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer | str):
-        raise BadIdType(f"cache_ids[{at}] is {value!r:.80}, a {type(value).__name__}; ids must be str or int")
+        raise BadIdType(f"{place} is {value!r:.80}, a {type(value).__name__}; ids must be {_KINDS}")
     number = value if isinstance(value, str) else int(value)
     halves = np.empty((1, 2), np.uint64)
     if floor.keys([number], halves)[0]:
         return halves
     if isinstance(number, str):
-        raise BadIdType(f"cache_ids[{at}] is {value!r:.80}, which is not valid Unicode")
-    return np.frombuffer(xxhash.xxh3_128_digest(str(number).encode(), _LARGE), np.uint64).reshape(1, 2)
+        raise BadIdType(f"{place} is {value!r:.80}, which is not valid Unicode")
+    return _hashed(str(number).encode(), _LARGE)
+
+
+def _hashed(data: bytes, seed: int) -> UInt64:
+    return np.frombuffer(xxhash.xxh3_128_digest(data, seed), np.uint64).reshape(1, 2)
