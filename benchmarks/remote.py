@@ -63,7 +63,7 @@ def run(settings: Settings) -> Report:
         Bar.at_most(
             f"{model}: seconds more than with all of it here",
             seconds["empty machine, warm remote"] - seconds["local warm"],
-            1,
+            0.3,
         ),
         *(
             Bar.at_most(f"seconds more with a {what} remote", whole[f"{what} remote"] - whole["local warm"], 2.5)
