@@ -60,7 +60,7 @@ def test_which_samples_are_in_it(cache):
     cache.put_batch(["stored", 1], values_of([1, 2]))
     cache.flush()
     cache.put_batch([("pending", 2)], values_of([3]))
-    assert [id in cache for id in ("stored", 1, ("pending", 2), "other", "1")] == [True, True, True, False, False]
+    assert [one in cache for one in ("stored", 1, ("pending", 2), "other", "1")] == [True, True, True, False, False]
     with pytest.raises(ws.BadIdType):
         assert 1.5 in cache
 

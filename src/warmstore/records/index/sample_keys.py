@@ -96,8 +96,8 @@ def as_keys(ids: Any) -> Keys:
     if is_list and len(ids) > 1 and all(isinstance(value, tuple) and len(value) == len(ids) for value in ids):
         raise BadIds(
             f"cache_ids are {len(ids)} tuples of {len(ids)} parts each. PyTorch's default collate function makes such "
-            "a list of the first parts of all ids, of the second parts, and so on; these are ids of no sample. Join the "
-            'parts, as in f"{a}/{b}", or give an object array of tuples'
+            "a list of the first parts of all ids, of the second parts, and so on; these are ids of no sample. Join "
+            'the parts, as in f"{a}/{b}", or give an object array of tuples'
         )
     return Keys.of_halves(np.concatenate([_from_one(f"cache_ids[{at}]", value) for at, value in enumerate(ids)]))
 
