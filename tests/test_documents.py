@@ -53,7 +53,7 @@ def _run(name: str) -> None:
         names["store"].close()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/fleet.md", "docs/pipeline.md", "docs/records.md"])
+@pytest.mark.parametrize("name", ["docs/fleet.md", "docs/pipeline.md", "docs/records.md"])
 def test_code_in_documents_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _run(name)
@@ -119,9 +119,17 @@ def test_code_on_stores_at_a_remote_runs(tmp_path: Path, monkeypatch: pytest.Mon
     names["copy"].close()
 
 
-def test_readme_caches_a_module_in_five_lines() -> None:
-    code = [line for line in _blocks("README.md")[0].splitlines() if line and not line.startswith("import")]
-    assert len(code) == 5
+def test_the_readme_runs_as_it_is_pasted(tmp_path: Path) -> None:
+    """The first block in an empty folder, once more, and then all blocks, one after the other."""
+    blocks = _blocks("README.md")
+    for name, code in (("first.py", blocks[0]), ("all.py", "\n".join(blocks))):
+        (tmp_path / name).write_text(code)
+    for name in ("first.py", "first.py", "all.py"):
+        done = warm.run([sys.executable, name], capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert re.findall(r"^epoch (\d): ", done.stdout, re.MULTILINE) == ["0", "1", "2"]
+    with ws.FeatureCache(tmp_path / "cache", "backbone_v1") as cache:
+        assert len(cache) == 512  # each sample was computed once
 
 
 @pytest.mark.slow

@@ -35,3 +35,49 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_import_leaves_heavy_modules_alone(module: str) -> None:
     code = f"import sys, warmstore; warmstore.RecordStore; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+_WITHOUT = """
+import importlib, inspect, sys
+sys.modules.update(dict.fromkeys(sys.argv[1:]))  # as if they were not installed
+import warmstore as ws
+from warmstore import *
+members = dict(inspect.getmembers(ws))
+assert all(hasattr(ws, name) and name in members for name in ws.__all__)
+"""
+
+
+def run_without(packages: str, code: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", _WITHOUT + code, *packages.split()]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_what_needs_an_extra_can_be_imported_and_names_it_when_used() -> None:
+    code = """
+def error_of(function):
+    try:
+        function()
+    except ws.NotInstalled as error:
+        return str(error)
+named = "warmstore.CachedModule needs torch: pip install 'warmstore[torch]'"
+assert error_of(lambda: ws.CachedModule(None, None)) == named
+assert error_of(lambda: CachedModule.anything) == named
+assert error_of(lambda: type("Mine", (ws.CachedModule,), {})) == named
+assert not isinstance(3, ws.CachedModule)
+assert error_of(lambda: ws.compile_cache.init()).endswith("needs blake3: pip install 'warmstore[compile]'")
+assert error_of(lambda: ws.RecordStore.open("s3://bucket/store")).endswith("pip install 'warmstore[remote]'")
+assert error_of(lambda: ws.Pipeline([1]).step(abs).plan(memory="1MB")).endswith("pip install 'warmstore[torch]'")
+"""
+    done = run_without("torch blake3 filelock platformdirs obstore scipy matplotlib jax", code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_commands_name_an_extra_in_one_line() -> None:
+    done = run_without("blake3", "from warmstore.cli import app\nsys.argv = ['warmstore', 'compiled', 'stats']\napp()")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Error: warmstore compiled needs blake3: pip install 'warmstore[compile]'\n"
+
+
+def test_a_package_of_warmstores_own_that_is_missing_is_shown_as_it_is() -> None:
+    done = run_without("xxhash", "")
+    assert "ModuleNotFoundError: import of xxhash halted" in done.stderr

@@ -50,6 +50,8 @@ from warmstore.errors import (
     WarmstoreError,
     WriteFailed,
 )
+from warmstore.extras import is_of_extra as _is_of_extra
+from warmstore.extras import stand_in as _stand_in
 from warmstore.records.format.codecs import train_dictionary
 from warmstore.records.format.fields import Array, Bytes, Json, Ragged, Text
 from warmstore.records.format.value_encoding import Packed
@@ -247,8 +249,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'warmstore' has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(_LAZY[name])
-    value = getattr(module, name, None) or import_module(f"{_LAZY[name]}.{name}")
+    try:
+        module = import_module(_LAZY[name])
+        value = getattr(module, name, None) or import_module(f"{_LAZY[name]}.{name}")
+    except ImportError as error:
+        if not _is_of_extra(error):
+            raise
+        return _stand_in(name, error)  # and not kept: the package may be installed meanwhile
     globals()[name] = value
     return value
 

@@ -15,7 +15,7 @@ WarmstoreError
 │   ├── UnsupportedType   (TypeError)         a dtype or value that cannot be kept bit for bit
 │   ├── UnknownFormat     (ValueError)        a format that is not known, or cannot be inferred
 │   ├── NewerFormat       (ValueError)        written by a newer warmstore than this one
-│   ├── NotInstalled      (ImportError)       an optional package that a format needs
+│   ├── NotInstalled      (ImportError)       an optional package that is needed
 │   └── NotPicklable      (TypeError)         a step that cannot be sent to worker processes
 ├── NotFoundError                             nothing was found: check the path or the name
 │   ├── NotAStore         (FileNotFoundError) the folder has no store
@@ -103,7 +103,7 @@ class NewerFormat(NotSupportedError, ValueError):
 
 
 class NotInstalled(NotSupportedError, ImportError):
-    """A format needs an optional package that is not installed."""
+    """Something needs an optional package that is not installed."""
 
 
 class NotPicklable(NotSupportedError, TypeError):

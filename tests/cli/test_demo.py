@@ -165,7 +165,7 @@ def test_missing_extras_are_named_on_one_line(monkeypatch: pytest.MonkeyPatch) -
     done = CliRunner().invoke(app, ["demo"])
     assert done.exit_code == 1
     missing = "PyTorch and scikit-learn and Pillow and BLAKE3"
-    assert done.stderr == f"Error: the demo needs {missing}: pip install warmstore[demo]\n"
+    assert done.stderr == f"Error: the demo needs {missing}: pip install 'warmstore[demo]'\n"
 
 
 def test_the_shell_is_light() -> None:

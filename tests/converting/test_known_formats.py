@@ -97,7 +97,7 @@ def test_an_optional_package_that_is_missing_is_named(
     if name == "saved":
         (tmp_path / name / "dataset_info.json").touch()
         (tmp_path / name / "data.arrow").touch()
-    with pytest.raises(ws.NotInstalled, match=rf"pip install warmstore\[{extra}\]"):
+    with pytest.raises(ws.NotInstalled, match=rf"pip install 'warmstore\[{extra}\]"):
         ws.convert(tmp_path / name, tmp_path / "store", **options)  # type: ignore[arg-type]
 
 

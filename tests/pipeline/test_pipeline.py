@@ -112,7 +112,7 @@ def test_steps_check_themselves() -> None:
 
 def test_dali_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    with pytest.raises(ws.NotInstalled, match=r"pip install warmstore\[dali\]"):
+    with pytest.raises(ws.NotInstalled, match=r"pip install 'warmstore\[dali\]"):
         ws.Dali(change)
 
 

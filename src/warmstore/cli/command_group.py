@@ -6,6 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from warmstore.errors import WarmstoreError, message_of
+from warmstore.extras import is_of_extra, not_installed
 
 
 class Commands(TyperGroup):
@@ -15,5 +16,10 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except (WarmstoreError, ValueError, OSError) as error:
-            typer.echo(f"Error: {message_of(error)}", err=True)
-            raise typer.Exit(1) from None
+            failure: Exception = error
+        except ImportError as error:
+            if not is_of_extra(error):
+                raise
+            failure = not_installed(f"warmstore {ctx.invoked_subcommand}", error)
+        typer.echo(f"Error: {message_of(failure)}", err=True)
+        raise typer.Exit(1)

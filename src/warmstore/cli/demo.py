@@ -44,7 +44,7 @@ def demo(
     """Train on the same images without a cache, with a cold one and with a warm one (about a minute)."""
     missing = [label for module, label in NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
-        raise NotInstalled(f"the demo needs {' and '.join(missing)}: pip install warmstore[demo]")
+        raise NotInstalled(f"the demo needs {' and '.join(missing)}: pip install 'warmstore[demo]'")
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)

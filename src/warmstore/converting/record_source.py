@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow as pa
 import zstandard
 
-from warmstore.errors import BadSource, NotInstalled, SchemaMismatch, WarmstoreError
+from warmstore.errors import BadSource, SchemaMismatch, WarmstoreError
+from warmstore.extras import not_installed
 from warmstore.records.format.fields import Field, Fields, check_fields
 
 BATCH_BYTES = 16 << 20
@@ -122,7 +123,7 @@ def fields_argument(fields: Any) -> Fields | tuple[str, ...] | None:
     return tuple(dict.fromkeys(fields))
 
 
-def needed(module: str, package: str, extra: str) -> Any:
+def needed(module: str) -> Any:
     """Import an optional module.
 
     Raises:
@@ -131,7 +132,7 @@ def needed(module: str, package: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise NotInstalled(f"this format needs {package}: pip install warmstore[{extra}] ({error})") from None
+        raise not_installed("this format", error, module) from None
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from warmstore.errors import NotInstalled
+from warmstore.extras import not_installed
 
 
 @final
@@ -169,7 +169,7 @@ def _dali() -> Any:
     try:
         import nvidia.dali as dali
     except ImportError as error:
-        raise NotInstalled(f"a DALI step needs DALI, for Linux only: pip install warmstore[dali] ({error})") from None
+        raise not_installed("a DALI step (on Linux)", error, "nvidia") from None
     return dali
 
 

@@ -6,7 +6,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from warmstore.errors import NotInstalled
+from warmstore.extras import not_installed
 
 if TYPE_CHECKING:
     from warmstore.ray.datasink import StoreDatasink, write
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
     try:
         import_module("ray.data")
     except ImportError as error:
-        raise NotInstalled('warmstore.ray needs Ray Data: `pip install "warmstore[ray]"`') from error
+        raise not_installed("warmstore.ray", error, "ray") from error
     value = getattr(import_module(f"warmstore.ray.{_MODULES[name]}"), name)
     globals()[name] = value
     return value

@@ -10,7 +10,8 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from warmstore.errors import NotInstalled, SchemaMismatch, UnsupportedType
+from warmstore.errors import SchemaMismatch, UnsupportedType
+from warmstore.extras import not_installed
 from warmstore.records.field_views import is_names
 from warmstore.records.format.array_interop import is_tensor, to_torch
 from warmstore.records.format.fields import Fields
@@ -185,4 +186,4 @@ def imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise NotInstalled(f"batches for {name} need it: pip install warmstore[{name}] ({error})") from None
+        raise not_installed("what you call", error, name) from None

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from warmstore.errors import NotInstalled
+from warmstore.extras import not_installed
 from warmstore.remote import credentials
 from warmstore.remote.limits import RequestLimits
 from warmstore.remote.location import Location, Redacted
@@ -102,5 +103,5 @@ def obstore_package() -> Any:
         import obstore
         import obstore.exceptions
     except ImportError as error:
-        raise NotInstalled('remotes need obstore: `pip install "warmstore[remote]"`') from error
+        raise not_installed("a remote", error, "obstore") from error
     return obstore

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from warmstore.errors import NotInstalled, NotTrusted
+from warmstore.errors import NotTrusted
+from warmstore.extras import not_installed
 
 KEY = "WARMSTORE_SIGNING_KEY"
 KEY_FILE = "WARMSTORE_SIGNING_KEY_FILE"
@@ -186,5 +187,5 @@ def _ed25519() -> Any:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
-        raise NotInstalled('keys of kind ed25519 need `pip install "warmstore[sign]"`') from error
+        raise not_installed("a key of kind ed25519", error, "cryptography") from error
     return ed25519

@@ -115,5 +115,5 @@ def test_a_real_gpu(store: ws.RecordStore) -> None:
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(ws.NotInstalled, match=r"pip install warmstore\[jax\]"):
+    with pytest.raises(ws.NotInstalled, match=r"pip install 'warmstore\[jax\]"):
         ws.Loader(np.arange(3), 1, to="jax")

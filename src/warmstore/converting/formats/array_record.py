@@ -60,7 +60,7 @@ def open_reader(path: Path) -> Any:
     Raises:
         NotInstalled: the package array_record is needed. BadSource: the file cannot be read.
     """
-    reader_of = needed("array_record.python.array_record_module", "array_record", "convert").ArrayRecordReader
+    reader_of = needed("array_record.python.array_record_module").ArrayRecordReader
     with _named(path):
         reader = reader_of(str(path), options="readahead_buffer_size:0,max_parallelism:0")
         if not reader.ok():

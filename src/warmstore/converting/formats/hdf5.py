@@ -30,7 +30,7 @@ _VARYING = 256
 
 
 def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
-    h5py = needed("h5py", "h5py", "convert")
+    h5py = needed("h5py")
     counts = []
     fields = None
     metadata: dict[str, Any] = {}

@@ -29,7 +29,7 @@ def list_files(folder: Path) -> list[Path]:
 
 
 def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
-    datasets = needed("datasets", "Hugging Face datasets", "hf")
+    datasets = needed("datasets")
     folder = request.paths[0] if request.paths else None
     if request.paths and len(request.paths) > 1:
         raise BadSource("several data sets; join them with datasets.concatenate_datasets and convert the result")

@@ -49,7 +49,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     numbers = {name: number for number, name in enumerate(classes)}
     if request.decode:
-        needed("PIL.Image", "Pillow", "convert")
+        needed("PIL.Image")
 
     def infer(name: str) -> Field:
         if name == "image":

@@ -75,7 +75,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     wanted = list(encodings) if request.fields is None else [name for name in request.fields if name in encodings]
     decoders = {name: _decoder(name, encodings[name], bool(request.decode)) for name in wanted}
     if request.decode:
-        needed("PIL.Image", "Pillow", "convert")
+        needed("PIL.Image")
     first = next(groups_of(_records(shards, decoders, 0)))
 
     def infer(name: str, value: Any) -> Field:

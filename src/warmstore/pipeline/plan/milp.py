@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.errors import NotInstalled
+from warmstore.extras import not_installed
 from warmstore.pipeline.plan.cost_model import Candidate, EpochCost, Floats, Load, cost
 from warmstore.storage.array_types import Bools
 
@@ -198,8 +198,8 @@ class _Program:
         """The variables that minimise an objective; None if there is no solution."""
         try:
             from scipy.optimize import Bounds, LinearConstraint, milp
-        except ImportError:
-            raise NotInstalled("planning needs scipy; pip install 'warmstore[pipeline]'") from None
+        except ImportError as error:
+            raise not_installed("planning", error, "scipy") from None
         # One constraint of all rows: making one for each takes longer than solving them.
         rows, low, high = map(np.concatenate, zip(*map(_scaled, (*self._rows, *more)), strict=True))
         whole = np.full(len(objective), int(self._whole))

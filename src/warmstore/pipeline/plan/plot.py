@@ -4,7 +4,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from warmstore.errors import NotInstalled
+from warmstore.extras import not_installed
 from warmstore.pipeline.plan.plan_figures import PlanFigures
 from warmstore.storage.humanize import format_duration, format_size
 
@@ -25,8 +25,8 @@ def draw(plan: PlanFigures, path: Path) -> Path:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError:
-        raise NotInstalled("plotting a plan needs matplotlib; pip install 'warmstore[pipeline]'") from None
+    except ImportError as error:
+        raise not_installed("plotting a plan", error, "matplotlib") from None
     epochs = _epochs(plan)
     stages = len(plan.profile.stages)
     rows, below = stages * _ROW, len(epochs) * 0.36

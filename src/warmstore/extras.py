@@ -1,0 +1,69 @@
+"""Optional packages: which extra of warmstore brings each, and what stands in for a name that needs a missing one."""
+
+from typing import Any, NoReturn
+
+from warmstore.errors import NotInstalled
+
+EXTRAS = {
+    "torch": "torch",
+    "blake3": "compile",
+    "filelock": "compile",
+    "platformdirs": "compile",
+    "cryptography": "sign",
+    "obstore": "remote",
+    "scipy": "pipeline",
+    "matplotlib": "pipeline",
+    "jax": "jax",
+    "nvidia": "dali",
+    "ray": "ray",
+    "datasets": "hf",
+    "array_record": "convert",
+    "h5py": "convert",
+    "PIL": "convert",
+    "sklearn": "demo",
+}
+"""Extras by the packages that they bring, as they are imported."""
+
+
+def not_installed(what: str, error: ImportError, package: str | None = None) -> NotInstalled:
+    """The error that names the extra.
+
+    Args:
+        what: what needs the package.
+        error: from the import that failed.
+        package: as it is imported; by default the one that is missing.
+    """
+    package = (package or error.name or "").partition(".")[0]
+    extra = EXTRAS[package]
+    reason = "" if error.name == package else f" ({error})"
+    return NotInstalled(f"{what} needs {package}: pip install 'warmstore[{extra}]'{reason}", name=package)
+
+
+def is_of_extra(error: ImportError) -> bool:
+    """Whether an import failed because a package is missing that an extra brings."""
+    return isinstance(error, ModuleNotFoundError | NotInstalled) and (error.name or "").partition(".")[0] in EXTRAS
+
+
+class _StandIn(type):
+    """The class of classes that raise `NotInstalled` when they are called, subclassed, or asked for an attribute."""
+
+    _error: NotInstalled
+
+    def __call__(cls, *args: Any, **options: Any) -> NoReturn:
+        raise cls._error
+
+    def __getattr__(cls, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)  # `inspect` and `copy` ask
+        raise cls._error
+
+
+def stand_in(name: str, error: ImportError) -> Any:
+    """What a public name is while a package that it needs is missing: it can be imported, and not used."""
+
+    def refuse(cls: Any, /, **options: Any) -> NoReturn:
+        raise failure
+
+    failure = not_installed(f"warmstore.{name}", error)
+    members = {"_error": failure, "__doc__": str(failure), "__init_subclass__": classmethod(refuse)}
+    return _StandIn(name, (), members)
