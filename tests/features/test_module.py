@@ -354,6 +354,80 @@ class TestStateDict:
         Encoder().load_state_dict(torch.load(file))
 
 
+class Clip(nn.Module):
+    """Two encoders in one module; nobody calls its forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.module, self.text = nn.Linear(3, 2), nn.Linear(3, 2)
+        self.requires_grad_(False)
+        self.calls = 0
+
+    def encode_image(self, x):
+        return self.module(x)
+
+    def encode_text(self, x):
+        return self.text(x) + self.bonus
+
+    bonus = 1.0
+
+
+class TestMethods:
+    """A method of a module is cached as a module is."""
+
+    X = torch.rand(4, 3)
+
+    def test_computed_once(self, tmp_path):
+        clip = Clip()
+        with ws.FeatureCache(tmp_path, "id") as cache:
+            for _ in range(2):
+                assert torch.equal(
+                    ws.CachedModule(clip.encode_image, cache)(self.X, cache_ids=range(4)), clip.module(self.X)
+                )
+            assert (cache.stats().misses, cache.stats().hits) == (4, 4)
+
+    def test_two_methods_of_one_module_are_two_modules(self, tmp_path):
+        clip = Clip()
+        with ws.FeatureCache(tmp_path, "id") as cache:
+            ws.CachedModule(clip.encode_image, cache)(self.X, cache_ids=range(4))
+            with pytest.raises(ws.StaleCache):
+                ws.CachedModule(clip.encode_text, cache)(self.X, cache_ids=range(4))
+
+    @pytest.mark.parametrize("edit", ["weights", "a value that it uses", "code"])
+    def test_changes_are_seen(self, tmp_path, monkeypatch, edit):
+        clip = Clip()
+        with ws.FeatureCache(tmp_path, "id") as cache:
+            features = ws.CachedModule(clip.encode_text, cache)
+            features(self.X, cache_ids=range(4))
+            if edit == "weights":
+                clip.text.weight.add_(1)
+            elif edit == "code":
+                monkeypatch.setattr(Clip, "encode_text", lambda self, x: self.text(x) - 1)
+                features = ws.CachedModule(clip.encode_text, cache)
+            else:
+                monkeypatch.setattr(Clip, "bonus", 2.0)
+            with pytest.raises(ws.StaleCache):
+                features(self.X, cache_ids=range(4))
+
+    def test_state_and_attributes_are_the_modules(self, tmp_path):
+        clip = Clip()
+        features = ws.CachedModule(clip.encode_image, ws.FeatureCache(tmp_path, "id"))
+        assert list(features.state_dict()) == list(clip.state_dict())
+        assert features.state_dict()._metadata == clip.state_dict()._metadata
+        parent, other = nn.Sequential(features), nn.Sequential(Clip())
+        parent.load_state_dict(other.state_dict())
+        assert torch.equal(clip.text.bias, other[0].text.bias)
+        assert features.bonus == 1.0
+        twin = pickle.loads(pickle.dumps(features))
+        assert torch.equal(twin(self.X, cache_ids=range(4)), clip.module(self.X))
+        twin.cache.close()
+
+    @pytest.mark.parametrize("callee", [torch.relu, lambda x: x, "encode_image", [].append])
+    def test_other_functions_are_refused(self, tmp_path, callee):
+        with pytest.raises(TypeError, match="only modules, and methods of modules"):
+            ws.CachedModule(callee, ws.FeatureCache(tmp_path, "id"))
+
+
 def test_attributes_pass_through(tmp_path):
     wrapped = ws.CachedModule(Encoder(), ws.FeatureCache(tmp_path, "id"))
     assert wrapped.hidden == 7

@@ -19,6 +19,7 @@ from torch import nn
 from warmstore.errors import BadIds, StaleCache
 from warmstore.features.calls.call_arguments import IDS, Arguments, BatchArgs, Roles, is_mapping
 from warmstore.features.calls.call_settings import CallSettings
+from warmstore.features.calls.module_method import ModuleMethod, as_module
 from warmstore.features.calls.stateless import check_stateless
 from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_versions import difference, fingerprint_of
@@ -48,7 +49,8 @@ class CachedModule(nn.Module):
     wrapping. The `state_dict` is the wrapped module's.
 
     Args:
-        module: any module whose output holds one value per sample, in any nesting.
+        module: any module whose output holds one value per sample, in any nesting; or a method of a module, such as
+            `clip.encode_image`.
         cache: a `FeatureCache`, which keeps the outputs. Several modules may share it while their fingerprints agree.
         enabled: False calls the module and nothing else.
         key_from_batch: called with the arguments of `forward`; returns the ids.
@@ -65,6 +67,7 @@ class CachedModule(nn.Module):
 
     Raises:
         NotStateless: see `enforce_stateless`.
+        TypeError: `module` is neither a module nor a method of one.
         ValueError: `out_dims` has an entry that is neither an int nor None.
         NoFingerprint: some part of the module has no identity, so its changes would not be noticed. The message names
             the part and a remedy.
@@ -72,7 +75,7 @@ class CachedModule(nn.Module):
 
     def __init__(
         self,
-        module: nn.Module,
+        module: nn.Module | Callable[..., Any],
         cache: OpenCache,
         *,
         enabled: bool = True,
@@ -85,7 +88,7 @@ class CachedModule(nn.Module):
         ignore: Collection[str] = (),
     ) -> None:
         super().__init__()
-        self.module = module
+        self.module = module = as_module(module)
         self.cache = cache
         self.enabled = enabled
         self._key_from_batch = key_from_batch
@@ -114,7 +117,7 @@ class CachedModule(nn.Module):
 
         Raises:
             BadIds: no ids, or more or fewer than samples.
-            BadIdType: an id that is neither str nor int.
+            BadIdType: an id of another type.
             StaleCache: the module, other arguments or autocast differ from what filled the cache.
             NoFingerprint: an argument, or something that the program put into the module, has no identity.
             SchemaMismatch: an output of another structure, dtype or shape than the cache holds.
@@ -396,16 +399,21 @@ def _detached(values: Any, device: torch.device | None) -> Any:
     return values.detach() if device is None else values.detach().to(device)
 
 
+def _inner_prefix(module: nn.Module, prefix: str) -> str:
+    return f"{prefix}module.module." if isinstance(module.module, ModuleMethod) else f"{prefix}module."
+
+
 def _strip_prefix(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    _rename(state, f"{prefix}module.", prefix)
+    inner = _inner_prefix(module, prefix)
+    _rename(state, inner, prefix)
     versions = getattr(state, "_metadata", {})
-    if f"{prefix}module" in versions:
-        versions[prefix[:-1]] = versions.pop(f"{prefix}module")
-    _rename(versions, f"{prefix}module.", prefix)
+    if inner[:-1] in versions:
+        versions[prefix[:-1]] = versions.pop(inner[:-1])
+    _rename(versions, inner, prefix)
 
 
 def _add_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    _rename(state, prefix, f"{prefix}module.")
+    _rename(state, prefix, _inner_prefix(module, prefix))
 
 
 def _rename(state: dict[str, Any], old: str, new: str) -> None:
