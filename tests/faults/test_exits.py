@@ -370,9 +370,94 @@ def test_a_failing_close_is_logged_where_nobody_can_catch_it(caplog: pytest.LogC
     caplog.clear()
 
 
-def test_a_signal_that_ends_the_process_loses_only_what_was_pending(tmp_path: Path) -> None:
+TERMINATED = """
+import signal, time
+end = {end!r}
+if end == "python in the main thread":
+    while True:
+        pass
+elif end == "in a flush":
+    store.session.lock.acquire()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.2)
+    store.session.lock.release()
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("end", ["asleep", "python in the main thread", "in a flush"])
+def test_sigterm_flushes_what_is_pending_and_ends_the_process(tmp_path: Path, end: str) -> None:
     ws.RecordStore.create(tmp_path / "s", NUMBER).close()
-    end = "store.flush(); store.append({'x': 2}); import signal; os.kill(os.getpid(), signal.SIGTERM)"
-    ran = subprocess.run([sys.executable, "-c", START + end, str(tmp_path / "s")], check=False)
-    assert ran.returncode == -signal.SIGTERM
+    code = START + "print('ready', flush=True)\n" + TERMINATED.format(end=end)
+    command = [sys.executable, "-c", code, str(tmp_path / "s")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        if end != "in a flush":
+            child.terminate()
+        assert child.wait(60) == -signal.SIGTERM
     assert ws.RecordStore.open(tmp_path / "s")[:]["x"].tolist() == [1]
+
+
+def test_sigterm_flushes_a_cache(tmp_path: Path) -> None:
+    end = "print('ready', flush=True); import time; time.sleep(100)"
+    with subprocess.Popen([sys.executable, "-c", CACHE + end, tmp_path], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.terminate()
+        assert child.wait(60) == -signal.SIGTERM
+    (store,) = tmp_path.rglob("store.json")
+    assert len(ws.RecordStore.open(store.parent)) > 0
+
+
+def test_a_handler_of_the_program_says_what_follows_a_sigterm(tmp_path: Path) -> None:
+    """It may call the one that was there before, which flushes and no more. As Lightning's does."""
+    ws.RecordStore.create(tmp_path / "s", NUMBER).close()
+    end = """
+import signal, time
+before = signal.getsignal(signal.SIGTERM)
+told = []
+def handle(number, frame):
+    told.append(number)
+    before(number, frame)
+signal.signal(signal.SIGTERM, handle)
+for count in (1, 2):
+    os.kill(os.getpid(), signal.SIGTERM)
+    while len(ws.RecordStore.open(sys.argv[1])) < count:
+        time.sleep(0.01)
+    store.append({'x': count + 1})
+os._exit(7 if len(told) == 2 else 1)
+"""
+    ran = subprocess.run([sys.executable, "-c", START + end, str(tmp_path / "s")], check=False, timeout=60)
+    assert ran.returncode == 7
+    assert ws.RecordStore.open(tmp_path / "s")[:]["x"].tolist() == [1, 2]
+
+
+def test_a_second_sigterm_does_not_wait(tmp_path: Path) -> None:
+    ws.RecordStore.create(tmp_path / "s", NUMBER).close()
+    end = """
+import signal, time
+store.session.lock.acquire()  # for ever
+for _ in range(2):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.2)
+"""
+    ran = subprocess.run([sys.executable, "-c", START + end, str(tmp_path / "s")], check=False, timeout=60)
+    assert ran.returncode == -signal.SIGTERM
+
+
+def test_a_forked_child_is_ended_by_sigterm_at_once(tmp_path: Path) -> None:
+    """What is pending is the parent's. Loaders end their workers so."""
+    ws.RecordStore.create(tmp_path / "s", NUMBER).close()
+    end = """
+import signal, time
+child = os.fork()
+if not child:
+    time.sleep(100)
+assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+time.sleep(0.1)
+os.kill(child, signal.SIGTERM)
+sys.exit(0 if os.WTERMSIG(os.wait()[1]) == signal.SIGTERM else 1)
+"""
+    ran = subprocess.run([sys.executable, "-c", START + end, str(tmp_path / "s")], check=False, timeout=60)
+    assert ran.returncode == 0

@@ -3,6 +3,9 @@
 A forked child inherits the memory of its parent's writers, but must not write. It releases their locks and drops the
 pending rows, which the parent still has.
 
+SIGTERM, by which clusters announce that they take a machine away, flushes pending rows before it ends the process,
+unless the program handles it. A handler of the program's that calls the one that was there before flushes, too.
+
 A process that loses rows at its exit reports it on stderr and ends with status 120, the status of Python when it cannot
 flush its own streams. The status of an uncaught exception takes precedence.
 """
@@ -10,7 +13,9 @@ flush its own streams. The status of an uncaught exception takes precedence.
 import contextlib
 import logging
 import os
+import signal
 import sys
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -35,11 +40,17 @@ class Closeable(ABC):
         """Whether data is lost if `close` fails now. If not, the failure does not change the status of the process."""
         return True
 
+    def flush(self) -> None:  # noqa: B027  most have nothing to write
+        """Write what is pending, and go on."""
+
     def register(self) -> None:
-        """Call `close` at the exit of this process or multiprocessing child, unless this object was handed over."""
+        """Call `close` at the exit of this process or multiprocessing child, and `flush` at a SIGTERM, unless this
+        object was handed over."""
         if self._handed_over:
             return
         _owners[self] = None
+        if type(self).flush is not Closeable.flush:
+            _handle_sigterm()
         if not _owners.registered:
             _owners.registered = True
             os.register_at_fork(after_in_child=_after_fork)
@@ -86,6 +97,9 @@ class _Owners(weakref.WeakKeyDictionary[Closeable, None]):
     forked = False
     """Whether this process is a forked child."""
 
+    flusher: threading.Thread | None = None
+    """Flushes after a SIGTERM."""
+
 
 _owners = _Owners()
 
@@ -130,6 +144,39 @@ def _close_all() -> None:
                 _fail(owner, error)
 
 
+def _handle_sigterm() -> None:
+    """Handle SIGTERM where nobody does. Only the main thread may. Parents end their forked children with it."""
+    is_main = not _owners.forked and threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _flush_and_end)
+
+
+def _flush_and_end(number: int, frame: object) -> None:
+    """Flush in another thread, and then end as by default. A second SIGTERM ends at once.
+
+    This runs in the main thread, which may hold the locks that a flush needs, and goes on until they are free.
+    """
+    if _owners.flusher is None:
+        _owners.flusher = threading.Thread(target=_flush_all, name="warmstore-sigterm", daemon=True)
+        _owners.flusher.start()
+    elif signal.getsignal(number) is _flush_and_end:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+def _flush_all() -> None:
+    for owner in list(_owners):
+        if owner.has_pending:
+            try:
+                owner.flush()
+            except Exception:
+                _log.exception("%r could not be flushed%s", owner, _LOST)
+    if signal.getsignal(signal.SIGTERM) is _flush_and_end:
+        os.kill(os.getpid(), signal.SIGTERM)  # to the main thread, which ends the process
+    else:
+        _owners.flusher = None  # a handler of the program's called this one, and says what follows
+
+
 def _close_quietly(owner: Closeable) -> Exception | None:
     """Close an owner, log an error and return it."""
     has_pending = owner.has_pending
@@ -154,7 +201,9 @@ def _fail(owner: Closeable, error: Exception) -> None:
 
 
 def _after_fork() -> None:
-    _owners.forked = True
+    _owners.forked, _owners.flusher = True, None
+    if signal.getsignal(signal.SIGTERM) is _flush_and_end:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for owner in list(_owners):
         owner._after_fork()
     _close_at_exit()
