@@ -399,6 +399,16 @@ def test_sigterm_flushes_what_is_pending_and_ends_the_process(tmp_path: Path, en
     assert ws.RecordStore.open(tmp_path / "s")[:]["x"].tolist() == [1]
 
 
+@pytest.mark.parametrize(
+    "made", ["ws.RecordStore.open(sys.argv[1])", "ws.Loader([1, 2], 1)", "ws.Pipeline([1]).step(abs)"]
+)
+def test_readers_leave_the_signal_alone(tmp_path: Path, made: str) -> None:
+    ws.RecordStore.create(tmp_path / "s", NUMBER).close()
+    code = f"import signal, sys\nimport warmstore as ws\nmade = {made}\n"
+    code += "sys.exit(signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL)"
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], check=False).returncode == 0
+
+
 def test_sigterm_flushes_a_cache(tmp_path: Path) -> None:
     end = "print('ready', flush=True); import time; time.sleep(100)"
     with subprocess.Popen([sys.executable, "-c", CACHE + end, tmp_path], stdout=subprocess.PIPE, text=True) as child:

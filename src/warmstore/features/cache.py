@@ -175,6 +175,10 @@ class FeatureCache(Closeable):
         return self.session.version.writes
 
     @property
+    def flushes_at_sigterm(self) -> bool:
+        return not self.read_only
+
+    @property
     def has_pending(self) -> bool:
         return not self.closed and any(len(version.blocks) for version in self._versions())
 

@@ -182,6 +182,10 @@ class LocalStore(StoreReader):
         self._check_writable()
         self.session.commit_rows(block)
 
+    @property
+    def flushes_at_sigterm(self) -> bool:
+        return self.mode == "a"
+
     def flush(self) -> None:
         """Commit all pending rows. They are on the disk and visible to others when this returns.
 

@@ -40,6 +40,11 @@ class Closeable(ABC):
         """Whether data is lost if `close` fails now. If not, the failure does not change the status of the process."""
         return True
 
+    @property
+    def flushes_at_sigterm(self) -> bool:
+        """Whether `flush` writes what is pending, and any thread may call it."""
+        return False
+
     def flush(self) -> None:  # noqa: B027  most have nothing to write
         """Write what is pending, and go on."""
 
@@ -49,7 +54,7 @@ class Closeable(ABC):
         if self._handed_over:
             return
         _owners[self] = None
-        if type(self).flush is not Closeable.flush:
+        if self.flushes_at_sigterm:
             _handle_sigterm()
         if not _owners.registered:
             _owners.registered = True
@@ -166,7 +171,7 @@ def _flush_and_end(number: int, frame: object) -> None:
 
 def _flush_all() -> None:
     for owner in list(_owners):
-        if owner.has_pending:
+        if owner.flushes_at_sigterm and owner.has_pending:
             try:
                 owner.flush()
             except Exception:
