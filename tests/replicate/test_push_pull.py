@@ -299,7 +299,7 @@ def test_an_interrupted_pull_ends_at_once(at_s3: str, s3_server: S3, tmp_path: P
         store.push(at_s3)
         child = cloning(at_s3, tmp_path / "b", proxy, PATIENT)
         proxy.faults = dict.fromkeys(range(14, 100), "hang")
-        proxy.before = lambda number, request: child.send_signal(signal.SIGINT) if number == 16 else None
+        proxy.before = lambda number, request: child.send_signal(signal.SIGINT) if number == 14 else None
         assert "KeyboardInterrupt" in child.communicate(timeout=200)[1]
         with ws.RecordStore.clone(at_s3, tmp_path / "b") as copy:
             assert same(copy, store)
