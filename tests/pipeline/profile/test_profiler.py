@@ -92,7 +92,7 @@ PIPE = ws.Pipeline(range(200)).step(heavy).step(light).step(noisy, random=True)
 
 
 def measured(pipe: ws.Pipeline = PIPE, **told: object) -> Profile:
-    return profile(pipe.chain, **{"seconds": 0.5, "max_workers": 0, "samples": 48, **told})
+    return profile(pipe.chain, **{"seconds": 3.0, "max_workers": 0, "samples": 48, **told})
 
 
 def test_steps_are_timed_and_weighed(clock: Clock) -> None:
