@@ -456,6 +456,22 @@ for _ in range(2):
     assert ran.returncode == -signal.SIGTERM
 
 
+def default_at_sigterm(path: Path, pipe: Any) -> None:
+    with ws.RecordStore.open(path, "a"):
+        pipe.send(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+
+
+def test_a_spawned_child_is_ended_by_sigterm_at_once(tmp_path: Path) -> None:
+    """DataLoaders end their workers so, and take one that ends later for one that was killed."""
+    ws.RecordStore.create(tmp_path / "s", NUMBER).close()
+    context = multiprocessing.get_context("spawn")
+    ours, its = context.Pipe()
+    child = context.Process(target=default_at_sigterm, args=(tmp_path / "s", its))
+    child.start()
+    assert ours.recv()
+    child.join()
+
+
 def test_a_forked_child_is_ended_by_sigterm_at_once(tmp_path: Path) -> None:
     """What is pending is the parent's. Loaders end their workers so."""
     ws.RecordStore.create(tmp_path / "s", NUMBER).close()

@@ -193,7 +193,7 @@ def test_a_pull_beside_a_process_that_fills(disk: int, url: str, machines: tuple
     assert (two.run("epoch", disk=disk)["epoch"] == 0) == (disk > 8 << 20)
 
 
-@pytest.mark.parametrize("request_number", thinned(18, range(8, 26)))
+@pytest.mark.parametrize("request_number", thinned(12, range(8, 20)))
 def test_a_killed_pull_goes_on(
     request_number: int, url: str, s3_proxy: Proxy, machines: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:

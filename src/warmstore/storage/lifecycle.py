@@ -12,6 +12,7 @@ flush its own streams. The status of an uncaught exception takes precedence.
 
 import contextlib
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -150,8 +151,9 @@ def _close_all() -> None:
 
 
 def _handle_sigterm() -> None:
-    """Handle SIGTERM where nobody does. Only the main thread may. Parents end their forked children with it."""
-    is_main = not _owners.forked and threading.current_thread() is threading.main_thread()
+    """Handle SIGTERM where nobody does. Only the main thread may. Parents end their children with it."""
+    is_child = _owners.forked or multiprocessing.parent_process() is not None
+    is_main = not is_child and threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _flush_and_end)
 
