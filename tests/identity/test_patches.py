@@ -110,7 +110,7 @@ def test_another_thread_imports_during_a_search(monkeypatch: pytest.MonkeyPatch)
     """Its modules are installed, though they came after the list of all modules was made."""
     name = "rlcompleter"
     monkeypatch.delitem(sys.modules, name, raising=False)
-    before = found()
+    found()
     list_modules = search._loaded_modules
 
     def list_and_import(known: Any) -> Any:
@@ -126,7 +126,7 @@ def test_another_thread_imports_during_a_search(monkeypatch: pytest.MonkeyPatch)
     assert "json.Completer" not in now
     assert "Completer" in vars(json)
     monkeypatch.undo()
-    assert found() == before
+    assert not {"json.dumps", "json.Completer"} & {*found()}
 
 
 @pytest.mark.parametrize(
