@@ -1,5 +1,6 @@
 """Optional packages: which extra of warmstore brings each, and what stands in for a name that needs a missing one."""
 
+import importlib
 from typing import Any, NoReturn
 
 from warmstore.errors import NotInstalled
@@ -37,6 +38,18 @@ def not_installed(what: str, error: ImportError, package: str | None = None) -> 
     extra = EXTRAS[package]
     reason = "" if error.name == package else f" ({error})"
     return NotInstalled(f"{what} needs {package}: pip install 'warmstore[{extra}]'{reason}", name=package)
+
+
+def imported(module: str, what: str = "what you call") -> Any:
+    """Import an optional module, which `what` needs.
+
+    Raises:
+        NotInstalled: its package is missing.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise not_installed(what, error, module) from None
 
 
 def is_of_extra(error: ImportError) -> bool:

@@ -3,7 +3,6 @@
 A format is a module with `open_source(request, files)`. It reads lazily, so that sources larger than memory convert.
 """
 
-import importlib
 import lzma
 import tarfile
 import zipfile
@@ -18,7 +17,6 @@ import pyarrow as pa
 import zstandard
 
 from warmstore.errors import BadSource, SchemaMismatch, WarmstoreError
-from warmstore.extras import not_installed
 from warmstore.records.format.fields import Field, Fields, check_fields
 
 BATCH_BYTES = 16 << 20
@@ -121,18 +119,6 @@ def fields_argument(fields: Any) -> Fields | tuple[str, ...] | None:
     if isinstance(fields, str) or not all(isinstance(name, str) for name in fields) or not len(fields):
         raise SchemaMismatch(f"fields must be a list of names or a dict of fields; got {fields!r:.100}")
     return tuple(dict.fromkeys(fields))
-
-
-def needed(module: str) -> Any:
-    """Import an optional module.
-
-    Raises:
-        NotInstalled: the message says how to install it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise not_installed("this format", error, module) from None
 
 
 @contextmanager

@@ -4,14 +4,13 @@ Other values (text, bytes, numbers, JSON values) are unchanged.
 """
 
 import functools
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, final
 
 import numpy as np
 
 from warmstore.errors import SchemaMismatch, UnsupportedType
-from warmstore.extras import not_installed
+from warmstore.extras import imported
 from warmstore.records.field_views import is_names
 from warmstore.records.format.array_interop import is_tensor, to_torch
 from warmstore.records.format.fields import Fields
@@ -175,15 +174,3 @@ def _check_whole(value: Any, name: str) -> None:
             f"{name or 'the batch'} has records without a value, which only NumPy's masked arrays can represent; "
             "fill them in a transform: batch[...].filled(0)"
         )
-
-
-def imported(name: str) -> Any:
-    """Import an optional package.
-
-    Raises:
-        NotInstalled: it is missing.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise not_installed("what you call", error, name) from None

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from warmstore.converting.record_columns import check_names, columns_of_records, fields_of_records
-from warmstore.converting.record_source import BATCH_BYTES, RecordSource, Request, SourceBatch, needed
+from warmstore.converting.record_source import BATCH_BYTES, RecordSource, Request, SourceBatch
 from warmstore.errors import BadSource
+from warmstore.extras import imported
 from warmstore.records.format.fields import Fields
 
 _GROUP = 64
@@ -60,7 +61,7 @@ def open_reader(path: Path) -> Any:
     Raises:
         NotInstalled: the package array_record is needed. BadSource: the file cannot be read.
     """
-    reader_of = needed("array_record.python.array_record_module").ArrayRecordReader
+    reader_of = imported("array_record.python.array_record_module", "this format").ArrayRecordReader
     with _named(path):
         reader = reader_of(str(path), options="readahead_buffer_size:0,max_parallelism:0")
         if not reader.ok():

@@ -18,11 +18,11 @@ from warmstore.converting.record_source import (
     Request,
     SourceBatch,
     equal_lengths,
-    needed,
     reading,
     rows_at_once,
 )
 from warmstore.errors import BadSource, SchemaMismatch, UnsupportedType
+from warmstore.extras import imported
 from warmstore.records.format.fields import Array, Field, Ragged, Text, dtype_name
 
 _VARYING = 256
@@ -30,7 +30,7 @@ _VARYING = 256
 
 
 def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
-    h5py = needed("h5py")
+    h5py = imported("h5py", "this format")
     counts = []
     fields = None
     metadata: dict[str, Any] = {}

@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from warmstore.converting.arrow_columns import batch_of, pieces
 from warmstore.converting.arrow_types import field_of_column
-from warmstore.converting.record_source import RecordSource, Request, SourceBatch, needed, rows_at_once
+from warmstore.converting.record_source import RecordSource, Request, SourceBatch, rows_at_once
 from warmstore.errors import BadSource, UnknownFormat
+from warmstore.extras import imported
 from warmstore.records.format.fields import Array, Field
 
 _REOPEN = 128 << 20
@@ -29,7 +30,7 @@ def list_files(folder: Path) -> list[Path]:
 
 
 def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
-    datasets = needed("datasets")
+    datasets = imported("datasets", "this format")
     folder = request.paths[0] if request.paths else None
     if request.paths and len(request.paths) > 1:
         raise BadSource("several data sets; join them with datasets.concatenate_datasets and convert the result")

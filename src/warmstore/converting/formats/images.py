@@ -15,8 +15,9 @@ import numpy as np
 
 from warmstore.converting.known_formats import IMAGES
 from warmstore.converting.record_columns import columns_of_records
-from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, RecordSource, Request, SourceBatch, needed
+from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, RecordSource, Request, SourceBatch
 from warmstore.errors import BadSource, UnsupportedType
+from warmstore.extras import imported
 from warmstore.records.format.fields import Array, Bytes, Field, Fields, Ragged, Text
 
 _CHANNELS = 3
@@ -49,7 +50,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     numbers = {name: number for number, name in enumerate(classes)}
     if request.decode:
-        needed("PIL.Image")
+        imported("PIL.Image", "this format")
 
     def infer(name: str) -> Field:
         if name == "image":

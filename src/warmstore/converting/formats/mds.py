@@ -22,8 +22,9 @@ import zstandard
 from warmstore.converting.field_inference import field_of
 from warmstore.converting.formats.images import decoded, size_of
 from warmstore.converting.record_columns import columns_of_records, fields_of_records, groups_of
-from warmstore.converting.record_source import RecordSource, Request, SourceBatch, needed, reading
+from warmstore.converting.record_source import RecordSource, Request, SourceBatch, reading
 from warmstore.errors import BadSource, NoSource, UnsupportedType, WarmstoreError
+from warmstore.extras import imported
 from warmstore.records.format.fields import Array, Field, Ragged
 
 INDEX = "index.json"
@@ -75,7 +76,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     wanted = list(encodings) if request.fields is None else [name for name in request.fields if name in encodings]
     decoders = {name: _decoder(name, encodings[name], bool(request.decode)) for name in wanted}
     if request.decode:
-        needed("PIL.Image")
+        imported("PIL.Image", "this format")
     first = next(groups_of(_records(shards, decoders, 0)))
 
     def infer(name: str, value: Any) -> Field:

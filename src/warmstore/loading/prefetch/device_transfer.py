@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from warmstore.errors import SchemaMismatch
+from warmstore.extras import imported
 from warmstore.records.format.array_interop import is_tensor
-from warmstore.records.framework_arrays import host_array_of, imported, jax_array_of, mapped, tensor_of
+from warmstore.records.framework_arrays import host_array_of, jax_array_of, mapped, tensor_of
 
 
 class DeviceTransfer(ABC):

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from warmstore.extras import imported
 from warmstore.loading.prefetch.batch_builder import BatchBuilder, Built, Task
 from warmstore.loading.prefetch.shared_memory import SHARED, torch_has
 from warmstore.loading.prefetch.shared_segments import ReceivedArray, forget_segments, start_worker
 from warmstore.loading.values.ownership import without_views
-from warmstore.records.framework_arrays import imported, mapped
+from warmstore.records.framework_arrays import mapped
 
 _inherited: list[Any] = []
 

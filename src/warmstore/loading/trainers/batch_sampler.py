@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Never, final
 
+from warmstore.extras import imported
 from warmstore.loading.batch_sizes import BatchSize
 from warmstore.loading.steps.cursor import MOST_EPOCH
 from warmstore.loading.steps.shard import Uneven
@@ -10,7 +11,6 @@ from warmstore.loading.trainers.drawing import Drawing, DrawnBatches, is_for_pre
 from warmstore.loading.trainers.drivers import driver_of, is_automatic
 from warmstore.loading.trainers.trainer_faces import EpochSampler
 from warmstore.loading.validation import integer, refuse
-from warmstore.records.framework_arrays import imported
 
 _torch_data: Any = imported("torch.utils.data")
 
