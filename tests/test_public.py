@@ -31,10 +31,44 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = ws.Stroe  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("module", ["torch", "scipy", "polars", "matplotlib", "jax"])
-def test_import_leaves_heavy_modules_alone(module: str) -> None:
-    code = f"import sys, warmstore; warmstore.RecordStore; sys.exit({module!r} in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def _loaded_by(code: str) -> set[str]:
+    """The modules, other than Python's own, that a fresh interpreter loads for some code."""
+    code = f"import sys\nbefore = set(sys.modules)\n{code}\nprint(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names}
+
+
+def test_import_loads_errors_and_no_other_package() -> None:
+    assert _loaded_by("import warmstore") == {"warmstore", "warmstore.errors", "warmstore.extras"}
+
+
+def test_stores_leave_heavy_modules_alone() -> None:
+    loaded = _loaded_by("import warmstore; warmstore.RecordStore")
+    assert "pyarrow" in loaded
+    assert not loaded & {"torch", "scipy", "pandas", "polars", "matplotlib", "jax", "rich", "typer"}
+
+
+def test_help_of_every_command_loads_only_what_prints_it() -> None:
+    code = """
+import contextlib, io, typer.main
+from warmstore.cli import app
+
+def helps(command, *words):
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        command.main([*words, "--help"], prog_name="warmstore", standalone_mode=False)
+    assert "Usage: " in text.getvalue(), words
+    return 1 + sum(helps(command, *words, name) for name in names_below(command, words))
+
+def names_below(command, words):
+    for word in words:
+        command = command.commands[word]
+    return getattr(command, "commands", ())
+
+assert helps(typer.main.get_command(app)) > 20
+"""
+    loaded = _loaded_by(code)
+    assert "typer" in loaded
+    assert not loaded & {"numpy", "pyarrow", "torch", "tqdm", "psutil", "pandas", "xxhash", "zstandard", "jax"}
 
 
 _WITHOUT = """

@@ -52,9 +52,6 @@ from warmstore.errors import (
 )
 from warmstore.extras import is_of_extra as _is_of_extra
 from warmstore.extras import stand_in as _stand_in
-from warmstore.records.format.codecs import train_dictionary
-from warmstore.records.format.fields import Array, Bytes, Json, Ragged, Text
-from warmstore.records.format.value_encoding import Packed
 
 if TYPE_CHECKING:
     from warmstore.compiling import compile_cache
@@ -90,6 +87,9 @@ if TYPE_CHECKING:
     from warmstore.pipeline.plan.plan_figures import Placement
     from warmstore.pipeline.profile.profile import Profile
     from warmstore.pipeline.steps import Step
+    from warmstore.records.format.codecs import train_dictionary
+    from warmstore.records.format.fields import Array, Bytes, Json, Ragged, Text
+    from warmstore.records.format.value_encoding import Packed
     from warmstore.replicate.pull import PullResult
     from warmstore.replicate.push import PushResult
     from warmstore.replicate.record_store import RecordStore
@@ -196,12 +196,14 @@ __all__ = [
     "train_dictionary",
 ]
 
-# These need torch, tqdm or more of pyarrow, which take time to import: only who asks for them pays.
+# Everything but the errors is imported when it is first asked for: NumPy, pyarrow and torch take time to import.
 _LAZY = {
+    "Array": "warmstore.records.format.fields",
     "BatchSampler": "warmstore.loading.trainers.batch_sampler",
     "BatchSize": "warmstore.loading.batch_sizes",
     "BlockShuffle": "warmstore.loading.samplers.block_shuffle",
     "Bucketed": "warmstore.loading.samplers.bucketed",
+    "Bytes": "warmstore.records.format.fields",
     "CacheStats": "warmstore.features.cache_stats",
     "CacheVersion": "warmstore.features.keyed.cache_versions",
     "CachedModule": "warmstore.features.module",
@@ -210,11 +212,12 @@ _LAZY = {
     "FeatureCache": "warmstore.features.cache",
     "FillJob": "warmstore.features.fill_job",
     "FillResult": "warmstore.loading.fill_result",
+    "Json": "warmstore.records.format.fields",
     "Loader": "warmstore.loading.loader",
     "MergeResult": "warmstore.features.cache_merging",
     "Mixture": "warmstore.loading.mixture",
-    "Sampler": "warmstore.loading.samplers.sampler",
     "PackRows": "warmstore.loading.packing",
+    "Packed": "warmstore.records.format.value_encoding",
     "Pad": "warmstore.loading.collate",
     "Pipeline": "warmstore.pipeline.pipeline",
     "Placement": "warmstore.pipeline.plan.plan_figures",
@@ -222,17 +225,20 @@ _LAZY = {
     "Profile": "warmstore.pipeline.profile.profile",
     "PullResult": "warmstore.replicate.pull",
     "PushResult": "warmstore.replicate.push",
+    "Ragged": "warmstore.records.format.fields",
     "RecordStore": "warmstore.replicate.record_store",
-    "StagedWrite": "warmstore.replicate.staged_write",
     "RowBudget": "warmstore.loading.batch_sizes",
+    "Sampler": "warmstore.loading.samplers.sampler",
     "Sequential": "warmstore.loading.samplers.sequential",
     "Shuffle": "warmstore.loading.samplers.shuffle",
+    "StagedWrite": "warmstore.replicate.staged_write",
     "Step": "warmstore.pipeline.steps",
+    "Subset": "warmstore.loading.subset",
+    "Text": "warmstore.records.format.fields",
     "TokenBudget": "warmstore.loading.batch_sizes",
     "Uniform": "warmstore.loading.samplers.replacement",
     "Weighted": "warmstore.loading.samplers.replacement",
     "Window": "warmstore.loading.samplers.sequential",
-    "Subset": "warmstore.loading.subset",
     "collate": "warmstore.loading.trainers.dataset",
     "compile": "warmstore.compiling.compile",
     "compile_cache": "warmstore.compiling",
@@ -241,6 +247,7 @@ _LAZY = {
     "folds": "warmstore.loading.splits",
     "register_encoder": "warmstore.pipeline.encoders.registry",
     "split": "warmstore.loading.splits",
+    "train_dictionary": "warmstore.records.format.codecs",
 }
 
 

@@ -12,7 +12,7 @@ from tests.converting.common import holds
 
 import warmstore as ws
 from warmstore.converting.brace_patterns import expand
-from warmstore.converting.known_formats import paths_of
+from warmstore.converting.source_paths import paths_of
 
 
 @pytest.mark.parametrize(

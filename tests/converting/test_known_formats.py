@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import warmstore as ws
-from warmstore.converting.known_formats import FORMATS, OF_FILES, detect, paths_of
+from warmstore.converting.format_detection import detect
+from warmstore.converting.known_formats import FORMATS, OF_FILES
+from warmstore.converting.source_paths import paths_of
 
 
 @pytest.mark.parametrize(

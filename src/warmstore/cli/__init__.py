@@ -6,7 +6,6 @@ so that `warmstore --help` is fast.
 
 import io
 import sys
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -28,6 +27,8 @@ app = typer.Typer(
 
 def print_version(is_set: bool) -> None:
     if is_set:
+        from importlib.metadata import version
+
         typer.echo(f"warmstore {version('warmstore')}")
         raise typer.Exit
 

@@ -1,9 +1,14 @@
 """The tables and texts of fields that all commands print."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from rich import box
 from rich.table import Table
 
-from warmstore.records.format.fields import Array, Field, Ragged
+if TYPE_CHECKING:
+    from warmstore.records.format.fields import Field
 
 
 def table(title: str, *columns: str, wrap: bool = False) -> Table:
@@ -25,6 +30,8 @@ def table(title: str, *columns: str, wrap: bool = False) -> Table:
 
 def field_text(field: Field) -> str:
     """The type of a field as text: `uint8 [96, 96]`."""
+    from warmstore.records.format.fields import Array, Ragged
+
     if isinstance(field, Array):
         return f"{field.dtype} {list(field.shape)}" if field.shape else field.dtype
     if isinstance(field, Ragged):

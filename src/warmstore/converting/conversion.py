@@ -17,8 +17,10 @@ import numpy as np
 import xxhash
 
 from warmstore.converting.conversion_draft import CONVERTED, ConversionDraft, as_json, claim, cut_of, hold, remove
-from warmstore.converting.known_formats import Format, detect, named, paths_of, root_of
+from warmstore.converting.format_detection import detect
+from warmstore.converting.known_formats import Format, named
 from warmstore.converting.record_source import BROKEN, RecordSource, Request, SourceBatch, fields_argument, rows_at_once
+from warmstore.converting.source_paths import paths_of, root_of
 from warmstore.errors import (
     BadSource,
     Damaged,

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from warmstore.errors import Closed, ReadOnly
-from warmstore.identity.kinds import Versioned
 from warmstore.records.arrow.arrow_table import typed_rows, typed_table
 from warmstore.records.format.fields import Fields, check_known, field_has_bytes
 from warmstore.records.format.manifest import Manifest
@@ -80,6 +79,8 @@ class StoreReader(Closeable):
         return not self.closed and self.session.pending.nbytes > 0
 
     def __identity__(self) -> Any:
+        from warmstore.identity.kinds import Versioned  # whoever asks has imported it
+
         return Versioned(self.manifest.id, (self.manifest.generation, self.snapshot.edits))
 
     def __len__(self) -> int:
