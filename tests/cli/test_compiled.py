@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.test_caches import run
+from tests.cli.test_features import run
 from tests.compiling.environments import HERE
+from tests.compiling.hosts import KEY, content, host
 
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.remote.signing import SigningKey
@@ -40,17 +41,17 @@ def test_stats_say_what_is_there_and_what_it_saved(folder: Path) -> None:
 
 
 def test_the_list_can_be_narrowed(folder: Path) -> None:
-    _, said, _ = run("compiled", "list", "--dir", folder, "--job", "train", columns=120)
+    _, said, _ = run("compiled", "ls", "--dir", folder, "--job", "train", columns=120)
     rows = [line.split() for line in said.splitlines()]
     assert [row[:7] for row in rows if row and row[0] in "abc"] == [
         ["a", "cpp.so", "5.0", "kB", "2.0", "s", "3"],
         ["b", "fx_graph", "5.0", "kB", "2.0", "s", "0"],
     ]
-    _, said, _ = run("compiled", "list", "--dir", folder, "--kind", "cpp.so", "--json")
+    _, said, _ = run("compiled", "ls", "--dir", folder, "--kind", "cpp.so", "--json")
     found = json.loads(said)
     assert [one["key"] for one in found] == ["a", "c"]
     assert found[0]["environment"]["torch"] == HERE.torch
-    assert run("compiled", "list", "--dir", folder, "--job", "none")[1] == "No artifacts.\n"
+    assert run("compiled", "ls", "--dir", folder, "--job", "none")[1] == "No artifacts.\n"
 
 
 def test_verify_tells_and_fails(folder: Path) -> None:
@@ -85,14 +86,14 @@ def test_bundles_are_written_and_taken_in(folder: Path, tmp_path: Path, monkeypa
     assert said.endswith("not signed: no key is configured\n")
     status, said, _ = run("compiled", "import", bundle, "--dir", tmp_path / "new")
     assert (status, said) == (0, f"{tmp_path / 'new'}: 2 artifacts, 10.0 kB, not checked: no key is configured\n")
-    status, said, _ = run("keys", "generate")
+    status, said, _ = run("signing-keys", "generate")
     monkeypatch.setenv("WARMSTORE_SIGNING_KEY", said)
     status, _, said = run("compiled", "import", bundle, "--dir", tmp_path / "new")
     assert status == 1
     assert "it is not signed, which is required when a key is configured" in said
     status, _, said = run("compiled", "export", bundle, "--dir", folder)
     assert (status, said) == (1, f"Error: {bundle} exists already; remove it or choose another name\n")
-    key = SigningKey.parse(run("keys", "generate")[1])
+    key = SigningKey.parse(run("signing-keys", "generate")[1])
     monkeypatch.setenv("WARMSTORE_SIGNING_KEY", key.line)
     assert f"signed with the key {key.id}" in run("compiled", "export", tmp_path / "signed", "--dir", folder)[1]
     assert (
@@ -106,3 +107,34 @@ def test_a_cache_that_is_not_there_is_not_made(tmp_path: Path) -> None:
         1, f"Error: there is no compile cache in {tmp_path / 'none'}; `init` or an import creates one\n"
     )  # fmt: skip
     assert not (tmp_path / "none").exists()
+
+
+def test_a_remote_is_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WARMSTORE_SIGNING_KEY_FILE", "WARMSTORE_REMOTE_URL", "WARMSTORE_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with host(tmp_path / "a", tmp_path / "remote") as one:
+        one.make(0, 1)
+    monkeypatch.setenv("WARMSTORE_SIGNING_KEY", KEY.line)
+    command = (
+        "compiled",
+        "prune",
+        "--remote",
+        tmp_path / "remote",
+        "--dir",
+        tmp_path / "a",
+        "--max-size",
+        len(content(1)),
+    )
+    status, said, _ = run(*command, "--dry-run")
+    assert status == 0
+    assert said == f"{tmp_path / 'remote'}: would remove 1 artifacts, 1 objects, 2.0 kB; 1 artifacts stay, 2.1 kB\n"
+    status, said, _ = run(*command)
+    assert "removed 1 artifacts" in said
+    status, said, _ = run(*command)
+    assert "removed 0 artifacts, 0 objects" in said
+    status, _, said = run("compiled", "prune", "--remote", "http://127.0.0.1:1/x", "--option", "endpoint=y")
+    assert status == 1
+    assert "has no option 'endpoint'" in said
+    status, _, said = run("compiled", "prune")
+    assert status == 1
+    assert "WARMSTORE_REMOTE_URL" in said

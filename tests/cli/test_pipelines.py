@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cli.test_caches import run
+from tests.cli.test_features import run
 from tests.pipeline.making import plan_of
 from typer.testing import CliRunner
 

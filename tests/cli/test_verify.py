@@ -1,4 +1,4 @@
-"""`warmstore verify` and `seal` on stores with real damage: what is printed, exit codes, and what is left."""
+"""`warmstore store verify` and `seal` on stores with real damage: what is printed, exit codes, and what is left."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.cli.test_records import run
+from tests.cli.test_store import run
 from tests.faults.children import in_child
 
 import warmstore as ws
@@ -70,16 +70,16 @@ def test_files_with_whole_copies_are_restored(store: Path, damage: str) -> None:
     for path in paths(store, *names):
         flip(path, at)
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
-    code, said, _ = run("verify", store)
+    code, said, _ = run("store", "verify", store)
     assert code == 1
     assert f"{names[0]} is damaged; its copy is intact" in said
     assert "--repair repairs what can be repaired" in said
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before  # only looked at
-    code, said, _ = run("verify", store, "--repair")
+    code, said, _ = run("store", "verify", store, "--repair")
     assert code == 0
     assert f"restored: {names[0]}" in said
     assert "absent now" not in said
-    code, said, _ = run("verify", store)
+    code, said, _ = run("store", "verify", store)
     assert code == 0
     assert said.endswith("all match their checksums\n")
     assert numbers_of(store) == (EDITED, ["new", *(f"text {n}" for n in EDITED[1:])])
@@ -88,13 +88,13 @@ def test_files_with_whole_copies_are_restored(store: Path, damage: str) -> None:
 def test_a_damaged_value_is_absent_afterwards(store: Path) -> None:
     chunk = store / "g0001" / "000000.arrow"
     flip(chunk, chunk.read_bytes().index(np.full(WIDTH, 7).tobytes()) + 9)
-    code, said, _ = run("verify", store)
+    code, said, _ = run("store", "verify", store)
     assert code == 1
     assert "000000.arrow: 1 of field 'x', at positions 7" in said
-    code, said, _ = run("verify", store, "--repair")
+    code, said, _ = run("store", "verify", store, "--repair")
     assert code == 0
     assert "absent now: 1 of field 'x', which were in 000000.arrow" in said
-    assert run("verify", store)[0] == 0
+    assert run("store", "verify", store)[0] == 0
     numbers, texts = numbers_of(store)
     assert numbers == [None if number == 7 else number for number in EDITED]
     assert texts == ["new", *(f"text {n}" for n in EDITED[1:])]
@@ -102,11 +102,11 @@ def test_a_damaged_value_is_absent_afterwards(store: Path) -> None:
 
 def test_a_missing_chunk_leaves_absent_records(store: Path) -> None:
     (store / "g0001" / "000000.arrow").unlink()
-    assert run("verify", store)[0] == 1
-    code, said, _ = run("verify", store, "--repair")
+    assert run("store", "verify", store)[0] == 1
+    code, said, _ = run("store", "verify", store, "--repair")
     assert code == 0
     assert "absent now: 28 of field 't'" in said
-    assert run("verify", store)[0] == 0
+    assert run("store", "verify", store)[0] == 0
     assert numbers_of(store) == ([None] * 28, [None] * 28)
 
 
@@ -114,14 +114,14 @@ def test_a_store_that_only_opens_with_salvage_is_said_so(store: Path) -> None:
     for path in paths(store, "g0001/numbers", "g0001/numbers.copy"):
         flip(path, 5)
     for _ in range(2):
-        code, said, _ = run("verify", store)
+        code, said, _ = run("store", "verify", store)
         assert code == 1
         assert "not applied: entry 4 of the log, update of 1 records" in said
         assert "it opens only with salvage=True, without the edits that are not applied" in said
-    code, said, _ = run("verify", store, "--repair")
+    code, said, _ = run("store", "verify", store, "--repair")
     assert code == 0
     assert "left out: entry 5 of the log, delete of 2 records" in said
-    assert run("verify", store)[0] == 0
+    assert run("store", "verify", store)[0] == 0
     assert numbers_of(store) == (list(range(30)), [f"text {n}" for n in range(30)])
 
 
@@ -129,14 +129,14 @@ def test_what_cannot_be_repaired_is_an_error(store: Path) -> None:
     for path in paths(store, "store.json", "g0001/store.json.copy"):
         flip(path, 30)
     for options in ((), ("--repair",)):
-        code, said, error = run("verify", store, *options)
+        code, said, error = run("store", "verify", store, *options)
         assert (code, said) == (1, "")
         assert "does not match its checksum; restore it from a copy" in error
 
 
 def test_a_whole_store_is_neither_repaired_nor_written(store: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
-    code, said, _ = run("verify", store, "--repair")
+    code, said, _ = run("store", "verify", store, "--repair")
     assert code == 0
     assert said.count("\n") == 1
     assert said.endswith("all match their checksums\n")
@@ -173,7 +173,7 @@ def test_chunks_of_dead_writers_are_sealed(abandoned: Path) -> None:
     assert [is_sealed(chunk) for chunk in chunks] == [False, False, True]
     with ws.RecordStore.open(abandoned) as store:
         expected = store[:]
-    assert run("seal", abandoned)[:2] == (0, f"{abandoned}: 2 chunks sealed\n")
+    assert run("store", "seal", abandoned)[:2] == (0, f"{abandoned}: 2 chunks sealed\n")
     assert [pa.ipc.open_file(chunk).read_all()["t"].to_pylist() for chunk in chunks] == [
         ["text 0", "text 1", "text 2", "new"],
         ["text 0", "text 1", "text 2", "new"],
@@ -183,16 +183,16 @@ def test_chunks_of_dead_writers_are_sealed(abandoned: Path) -> None:
         assert store.verify().ok
         assert store[:]["t"] == expected["t"]
         store.append(values(5))
-    assert run("seal", abandoned)[:2] == (0, f"{abandoned}: 0 chunks sealed\n")
+    assert run("store", "seal", abandoned)[:2] == (0, f"{abandoned}: 0 chunks sealed\n")
     flip(chunks[0], -20)
-    assert "000000.arrow: damaged outside the values of records" in run("verify", abandoned)[1]
+    assert "000000.arrow: damaged outside the values of records" in run("store", "verify", abandoned)[1]
 
 
 def test_a_chunk_that_is_being_written_is_left_alone(abandoned: Path) -> None:
     with ws.RecordStore.open(abandoned, "a") as writer:
         writer.append(values(7))
         writer.flush()
-        code, said, _ = run("seal", abandoned)
+        code, said, _ = run("store", "seal", abandoned)
         assert code == 0
         assert "2 chunks sealed" in said
         assert "g0001/000003.arrow is being written" in said
@@ -206,10 +206,10 @@ def test_a_damaged_chunk_is_not_sealed(abandoned: Path) -> None:
     chunk = abandoned / "g0001" / "000001.arrow"
     flip(chunk, chunk.read_bytes().index(np.full(WIDTH, 2).tobytes()))
     before = chunk.read_bytes()
-    code, said, error = run("seal", abandoned)
+    code, said, error = run("store", "seal", abandoned)
     assert code == 1
     assert "1 chunk sealed" in said
-    assert "g0001/000001.arrow cannot be sealed; warmstore rebalance" in error
+    assert "g0001/000001.arrow cannot be sealed; warmstore store rebalance" in error
     assert chunk.read_bytes() == before
 
 
@@ -217,6 +217,6 @@ def test_what_a_dead_writer_left_behind_its_last_commit_goes(abandoned: Path) ->
     chunk = abandoned / "g0001" / "000000.arrow"
     with open(chunk, "ab") as file:
         file.write(b"a batch that was not finished" * 500)
-    assert run("seal", abandoned)[0] == 0
+    assert run("store", "seal", abandoned)[0] == 0
     assert pa.ipc.open_file(chunk).read_all().num_rows == 4
-    assert run("verify", abandoned)[0] == 0
+    assert run("store", "verify", abandoned)[0] == 0

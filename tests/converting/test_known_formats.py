@@ -109,7 +109,7 @@ def test_the_list_of_formats_is_sorted_and_help_and_docs_have_it() -> None:
     from warmstore.cli import app
 
     assert list(FORMATS) == sorted(FORMATS)
-    shown = CliRunner().invoke(app, ["convert", "--help"], env={"COLUMNS": "400"}).output
+    shown = CliRunner().invoke(app, ["store", "convert", "--help"], env={"COLUMNS": "400"}).output
     assert ", ".join(OF_FILES) in shown
     assert all(f'"{name}"' in (ws.convert.__doc__ or "") for name in OF_FILES)
     root = Path(__file__).parents[2]

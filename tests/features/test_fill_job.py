@@ -50,7 +50,7 @@ def program(cache: str, seconds: float = 0.0) -> None:
 
 def shard(number: int, count: int) -> "subprocess.Popen[str]":
     main = "from warmstore.cli import main; main()"
-    command = [sys.executable, "-c", main, "fill", "fill_sums:job", "--shard", f"{number}/{count}"]
+    command = [sys.executable, "-c", main, "features", "fill", "fill_sums:job", "--shard", f"{number}/{count}"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 from blake3 import blake3
-from tests.cli.test_caches import run as command
+from tests.cli.test_features import run as command
 from tests.compiling.hosts import OTHER_KEY, host
 from tests.frozen import program, specimens
 from tests.frozen.specimens import (
@@ -158,13 +158,14 @@ def test_a_cache_is_inspected(frozen: Path, name: str, versions: int) -> None:
     path = frozen / "caches" / name.replace("/", "%2F")
     assert [state.id for state in map(read_state, find_caches(path))] == [name] * versions
     assert [version.entries for version in read_versions(path.parent, path.name)] == [len(NUMBERS)] * versions
-    code, said, _ = command("stats", path, "--json")
+    code, said, _ = command("features", "stats", path, "--json")
     assert code == 0
     assert len(json.loads(said)) == versions
-    code, said, _ = command("inspect", path, "--json")
+    code, said, _ = command("store", "inspect", path, "--json")
     assert code == 0
     assert json.loads(said)["cache"]["id"] == name
-    assert command("inspect", path)[0] == command("stats", path)[0] == command("verify", path)[0] == 0
+    for words in (("store", "inspect"), ("features", "stats"), ("store", "verify")):
+        assert command(*words, path)[0] == 0
 
 
 def answer(cached: ws.CachedModule, ids: list[Any], wanted: Any, **arguments: Any) -> str:
@@ -479,7 +480,7 @@ def test_an_artifact_store_is_read(copied: Callable[[str], Path]) -> None:
     assert well["artifacts"]
     assert well["integrity"]
     assert f"last run of {JOB}" in well
-    for arguments in (["stats"], ["list"], ["verify"]):
+    for arguments in (["stats"], ["ls"], ["verify"]):
         assert command("compiled", *arguments, "--dir", folder)[0] == 0
 
 

@@ -1,4 +1,4 @@
-"""The command line: one file per group of commands, which are added here.
+"""The command line: one file for each noun, such as `warmstore store`, which are added here.
 
 Command files import only light modules at the top. torch and the like are imported inside the commands that need them,
 so that `warmstore --help` is fast.
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from warmstore.cli import caches, compiled, demo, keys, pipelines, records, remotes, replicas, run
+from warmstore.cli import compiled, demo, features, pipelines, remote, run, signing_keys, store
 from warmstore.cli.command_group import Commands
 
 __all__ = ["app", "main"]
@@ -42,16 +42,14 @@ def warmstore(
     """Stops ML training from doing the same work twice."""
 
 
-for command in (
-    *(demo.demo, records.convert, records.export, records.inspect, records.verify, records.seal, records.rebalance),
-    *(caches.stats, caches.fill, caches.clear, replicas.push, replicas.pull, replicas.sync),
-):
-    app.command()(command)
+app.command()(demo.demo)
 app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(run.run)
-app.add_typer(compiled.app, name="compiled")
-app.add_typer(keys.app, name="keys")
+app.add_typer(store.app, name="store")
+app.add_typer(features.app, name="features")
 app.add_typer(pipelines.app, name="pipelines")
-app.add_typer(remotes.app, name="remote")
+app.add_typer(compiled.app, name="compiled")
+app.add_typer(remote.app, name="remote")
+app.add_typer(signing_keys.app, name="signing-keys")
 
 
 def main() -> None:

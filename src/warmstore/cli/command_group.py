@@ -10,9 +10,11 @@ from warmstore.extras import is_of_extra, not_installed
 
 
 class Commands(TyperGroup):
-    """A group of commands that prints errors of warmstore, bad values and errors of the system."""
+    """A group of commands. The outermost prints errors of warmstore, bad values and errors of the system."""
 
     def invoke(self, ctx: Any) -> Any:
+        if ctx.parent is not None:
+            return super().invoke(ctx)
         try:
             return super().invoke(ctx)
         except (WarmstoreError, ValueError, OSError) as error:

@@ -12,16 +12,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from warmstore.cli.records import Json
-from warmstore.cli.replicas import Option, options_of
+from warmstore.cli.command_group import Commands
+from warmstore.cli.options import CompileCache, DryRun, Json, Option, Yes, options_of
 from warmstore.storage.humanize import format_size, parse_duration, parse_size
 
 if TYPE_CHECKING:
     from warmstore.compiling.store.artifact_store import ArtifactStore
 
-Folder = Annotated[
-    Path | None, typer.Option("--dir", help="The compile cache's folder. Default: WARMSTORE_CACHE_DIR, or the user's.")
-]
 Job = Annotated[str | None, typer.Option(help="Only artifacts that this job used.")]
 Kind = Annotated[str | None, typer.Option(help="Only artifacts of this kind; see `stats`.")]
 Size = Annotated[
@@ -30,11 +27,11 @@ Size = Annotated[
 
 _WAIT = 60.0  # seconds without data from the remote that a warm-up accepts
 
-app = typer.Typer(no_args_is_help=True, help="Show, check, clear, export and import the compile cache.")
+app = typer.Typer(cls=Commands, no_args_is_help=True, help="Show, check, clear, export and import the compile cache.")
 
 
 @app.command()
-def stats(folder: Folder = None, as_json: Json = False) -> None:
+def stats(folder: CompileCache = None, as_json: Json = False) -> None:
     """Show how many artifacts are cached, and how often they were used."""
     with _opened(folder) as store:
         from warmstore.cli.compiled_view import show_stats
@@ -46,8 +43,8 @@ def stats(folder: Folder = None, as_json: Json = False) -> None:
             show_stats(found, Console(highlight=False))
 
 
-@app.command("list")
-def list_(folder: Folder = None, job: Job = None, kind: Kind = None, as_json: Json = False) -> None:
+@app.command()
+def ls(folder: CompileCache = None, job: Job = None, kind: Kind = None, as_json: Json = False) -> None:
     """List the artifacts with their kind, size, compile time and last use."""
     with _opened(folder) as store:
         from warmstore.cli.compiled_view import artifact_as_json, show_artifacts
@@ -60,7 +57,7 @@ def list_(folder: Folder = None, job: Job = None, kind: Kind = None, as_json: Js
 
 
 @app.command()
-def verify(folder: Folder = None) -> None:
+def verify(folder: CompileCache = None) -> None:
     """Check every artifact. Damaged ones are removed and compiled again; exits with 1 if there are any."""
     with _opened(folder) as store:
         problems = store.verify()
@@ -73,13 +70,13 @@ def verify(folder: Folder = None) -> None:
 
 @app.command()
 def clear(
-    folder: Folder = None,
+    folder: CompileCache = None,
     job: Job = None,
     kind: Kind = None,
     unused_for: Annotated[
         str | None, typer.Option(metavar="DURATION", help='Only artifacts unused for this long: "30d", "12h", "5min".')
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Remove artifacts: all, or those of a job, of a kind, or unused for some time. Asks first."""
     with _opened(folder) as store:
@@ -95,7 +92,7 @@ def clear(
 @app.command()
 def export(
     path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The new file, usually .tar.zst.")],
-    folder: Folder = None,
+    folder: CompileCache = None,
     job: Annotated[
         list[str] | None, typer.Option(help="Only artifacts that this job used; repeatable.", show_default="everything")
     ] = None,
@@ -112,7 +109,7 @@ def export(
 @app.command("import")
 def import_(
     path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The file.")],
-    folder: Folder = None,
+    folder: CompileCache = None,
     max_size: Size = None,
 ) -> None:
     """Import a bundle: all of it, or nothing if it is not valid. With a key, only a bundle signed with it."""
@@ -127,7 +124,7 @@ def import_(
 @app.command()
 def warmup(
     jobs: Annotated[list[str], typer.Argument(help="Names of jobs.")],
-    folder: Folder = None,
+    folder: CompileCache = None,
     remote: Annotated[
         str | None, typer.Option(help="Fetch missing artifacts from here. Default: WARMSTORE_REMOTE_URL.")
     ] = None,
@@ -147,7 +144,7 @@ def warmup(
 
 @app.command()
 def doctor(
-    folder: Folder = None,
+    folder: CompileCache = None,
     job: Annotated[str | None, typer.Option(help="Only explain the misses of this job's last run.")] = None,
 ) -> None:
     """Show what is wrong with the compile cache on this machine, and why the last runs had misses."""
@@ -173,8 +170,8 @@ def prune(
     max_size: Annotated[
         str | None, typer.Option(help='Then remove the oldest until this size is left, such as "50GB".')
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
-    folder: Folder = None,
+    dry_run: DryRun = False,
+    folder: CompileCache = None,
     option: Option = None,
 ) -> None:
     """Remove old artifacts and unreferenced objects from a remote. Needs a signing key."""

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from warmstore.cli.command_group import Commands
 from warmstore.cli.named_objects import named_object
-from warmstore.cli.records import Json, Progress
-from warmstore.cli.replicas import Anonymous, Option, Verify, pull_text, push_text, remote_of
+from warmstore.cli.options import Anonymous, Json, Option, Progress, VerifyRemote, Yes, remote_of
+from warmstore.cli.replicas import pull_text, push_text
 from warmstore.storage.humanize import format_size, parse_size
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ Url = Annotated[
     str, typer.Argument(metavar="URL", help="s3://, gs://, az://, http(s):// or a folder, for all pipelines.")
 ]
 
-app = typer.Typer(no_args_is_help=True, help="Show, remove, plan and share the cached samples of pipelines.")
+app = typer.Typer(
+    cls=Commands, no_args_is_help=True, help="Show, remove, plan and share the cached samples of pipelines."
+)
 
 
 @app.command()
@@ -60,7 +63,7 @@ def show(folder: Folder, version: Versions = None, as_json: Json = False) -> Non
 def clear(
     folder: Folder,
     version: Versions = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Remove versions that no process uses: all, or those that are named. Asks first."""
@@ -138,7 +141,7 @@ def push(
     folder: Folder,
     url: Url,
     version: Versions = None,
-    verify: Verify = False,
+    verify: VerifyRemote = False,
     progress: Progress = None,
     option: Option = None,
     anonymous: Anonymous = False,

@@ -1,11 +1,11 @@
-"""`warmstore push`, `pull` and `sync`: record stores and feature caches, between a folder and a remote."""
+"""`push`, `pull` and `sync` of `warmstore store` and `warmstore features`: between a folder and a remote."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from warmstore.cli.records import Progress
+from warmstore.cli.options import Anonymous, Option, Progress, Sign, Url, VerifyRemote, remote_of
 from warmstore.storage.humanize import format_size
 
 if TYPE_CHECKING:
@@ -14,22 +14,12 @@ if TYPE_CHECKING:
     from warmstore.replicate.remote_copy import Remote
 
 Folder = Annotated[Path, typer.Argument(help="The folder of a store or of a cache.")]
-Url = Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, http(s):// or a folder, for one store.")]
-Option = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option", metavar="NAME=VALUE", help='An option of the remote, such as "endpoint=https://..."; repeatable.'
-    ),
-]
-Anonymous = Annotated[bool, typer.Option("--anonymous", help="Send unsigned requests.")]
-Sign = Annotated[bool, typer.Option("--sign", help="Sign what is sent; use only what your keys signed. For caches.")]
-Verify = Annotated[bool, typer.Option("--verify", help="Check chunks on the remote; send damaged ones again.")]
 
 
 def push(
     folder: Folder,
     url: Url,
-    verify: Verify = False,
+    verify: VerifyRemote = False,
     progress: Progress = None,
     option: Option = None,
     anonymous: Anonymous = False,
@@ -70,21 +60,6 @@ def sync(
     remote = remote_of(url, option, anonymous, sign=sign)
     typer.echo(pull_text(folder, pull_folder(folder, remote, progress=progress, may_be_empty=True)))
     typer.echo(push_text(remote, push_folder(folder, remote, progress=progress)))
-
-
-def remote_of(url: str, option: list[str] | None, anonymous: bool, *, sign: bool = False) -> "Remote":
-    """The remote that the options of a command name."""
-    from warmstore.replicate.remote_copy import Remote
-
-    return Remote(url, options_of(option), anonymous, sign=sign)
-
-
-def options_of(option: list[str] | None) -> dict[str, str]:
-    """The values of --option NAME=VALUE, by name."""
-    for text in option or ():
-        if "=" not in text:
-            raise ValueError(f"--option {text!r} must be NAME=VALUE, such as region=us-east-1")
-    return dict(text.partition("=")[::2] for text in option or ())
 
 
 def push_text(remote: "Remote", pushed: "PushResult") -> str:

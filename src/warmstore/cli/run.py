@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from warmstore.cli.compiled import Folder
+from warmstore.cli.options import CompileCache
 
 
 def run(
@@ -14,7 +14,7 @@ def run(
         list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, such as python train.py.")
     ],
     job: Annotated[str | None, typer.Option(help="The job name under which used artifacts are recorded.")] = None,
-    folder: Folder = None,
+    folder: CompileCache = None,
     profile: Annotated[str, typer.Option(help="auto, fast or portable.")] = "auto",
     remote: Annotated[
         str | None, typer.Option(help="Remote with shared artifacts. Default: WARMSTORE_REMOTE_URL.")

@@ -106,7 +106,7 @@ def duplicates(store: RecordStore) -> int:
         rows = snapshot.rows_at(np.arange(first, last, dtype=np.int64))
         keys, bad = read_keys(store.gatherer, KEY, rows)
         if bad is not None:
-            raise Damaged(f"{store.path} has damaged rows; `warmstore verify` names them")
+            raise Damaged(f"{store.path} has damaged rows; `warmstore store verify` names them")
         # All ints have the same high half, and hashes are uniform: sums collide as rarely as 64-bit hashes.
         folded[first:last] = keys.halves[:, 0] + keys.halves[:, 1] * np.uint64(0x9E3779B97F4A7C15)
     return len(folded) - len(np.unique(folded))

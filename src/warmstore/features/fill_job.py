@@ -28,7 +28,7 @@ from warmstore.remote.location import is_remote as is_remote_url
 class FillJob:
     """The computation of a cache by many processes, of which each takes one shard: the tasks of a Slurm array.
 
-    `warmstore fill MODULE:NAME --shard I/N` runs a shard of the job that a function returns.
+    `warmstore features fill MODULE:NAME --shard I/N` runs a shard of the job that a function returns.
 
     Args:
         cache: the folder of caches; or a URL, to which each process pushes a part of its own.

@@ -104,7 +104,7 @@ class Signatures:
         if not keyring:
             raise NotTrusted(
                 None,
-                "a signed remote needs a key: `warmstore keys generate`, then set WARMSTORE_SIGNING_KEY_FILE",
+                "a signed remote needs a key: `warmstore signing-keys generate`, then set WARMSTORE_SIGNING_KEY_FILE",
                 purpose,
             )
         self._keyring = keyring

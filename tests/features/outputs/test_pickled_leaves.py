@@ -111,7 +111,11 @@ def test_nothing_is_unpickled_without_the_option(tmp_path: Path) -> None:
     cache.close()
     with opened(tmp_path / "merged") as other:
         other.merge(tmp_path / "caches/c")
-    for arguments in (["stats", "caches"], ["inspect", "caches/c"], ["inspect", "merged/c"]):
+    for arguments in (
+        ["features", "stats", "caches"],
+        ["store", "inspect", "caches/c"],
+        ["store", "inspect", "merged/c"],
+    ):
         done = subprocess.run(
             [sys.executable, "-m", "warmstore", *arguments], cwd=tmp_path, capture_output=True, text=True
         )

@@ -61,8 +61,11 @@ def open_tier(
         if not keyring:
             _log.warning(
                 "remote cache %s: not used, since its artifacts run as code here and no key is configured to check "
-                "them; put a key of `warmstore keys generate` into %s or a file that %s names", where, KEY, KEY_FILE,
-            )  # fmt: skip
+                "them; put a key of `warmstore signing-keys generate` into %s or a file that %s names",
+                where,
+                KEY,
+                KEY_FILE,
+            )
             return None
         from warmstore.compiling.remote.remote_tier import RemoteTier
         from warmstore.remote.objects import Objects

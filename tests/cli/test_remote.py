@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.test_caches import run
+from tests.cli.test_features import run
 from tests.replicate.test_upkeep import folder, push
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")

@@ -1,4 +1,4 @@
-"""`warmstore keys`: keys that sign and check compiled artifacts."""
+"""`warmstore signing-keys`: keys that sign and check compiled artifacts."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Make and show keys that sign and check compiled artifacts.")
+from warmstore.cli.command_group import Commands
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, help="Make and show keys that sign and check compiled artifacts.")
 
 
 @app.command()

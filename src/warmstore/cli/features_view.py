@@ -1,4 +1,4 @@
-"""The output of `warmstore stats` and `inspect` for feature caches."""
+"""The output of `warmstore features`, and of `warmstore store inspect` for feature caches."""
 
 import json
 from collections.abc import Sequence

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from warmstore.cli.records import Json, Progress
-from warmstore.cli.replicas import Anonymous, Option, Sign, Url, remote_of
+from warmstore.cli.command_group import Commands
+from warmstore.cli.options import Anonymous, DryRun, Json, Option, Progress, Sign, Url, remote_of
 from warmstore.cli.tables import table
 from warmstore.storage.humanize import format_size, parse_duration
 
 if TYPE_CHECKING:
     from warmstore.replicate.upkeep import RemoteReport
 
-app = typer.Typer(help="Look after a store or a cache at a remote.", no_args_is_help=True)
+app = typer.Typer(cls=Commands, no_args_is_help=True, help="Check, repair and clean up a store or a cache at a remote.")
 
 Deep = Annotated[bool, typer.Option("--deep", help="Read all chunks, instead of comparing their sizes.")]
 
@@ -98,7 +98,7 @@ def merge(
 def gc(
     url: Url,
     keep: Annotated[str, typer.Option("--keep", help="Objects younger than this stay, such as 7d; a day at least.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing.")] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
     option: Option = None,
     anonymous: Anonymous = False,

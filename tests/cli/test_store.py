@@ -1,4 +1,4 @@
-"""`warmstore convert`, `export` and `inspect`, as a user sees them."""
+"""`warmstore store convert`, `export` and `inspect`, as a user sees them."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Path:
     np.savez(
         tmp_path / "x.npz", image=np.arange(48, dtype=np.uint8).reshape(4, 3, 4), label=np.arange(4), half=np.ones(4)
     )
-    assert run("convert", tmp_path / "x.npz", tmp_path / "store")[0] == 0
+    assert run("store", "convert", tmp_path / "x.npz", tmp_path / "store")[0] == 0
     return tmp_path / "store"
 
 
@@ -41,28 +41,28 @@ def test_convert_and_export_from_the_shell(tmp_path: Path) -> None:
             [sys.executable, "-m", "warmstore", *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
         )
 
-    done = command("convert", "x.npy", "store")
+    done = command("store", "convert", "x.npy", "store")
     assert (done.returncode, done.stderr) == (0, "")  # no bar where nobody watches
     assert re.match(r"store: 1,000 records, \d+\.\d kB\n", done.stdout)
-    done = command("convert", "x.npy", "other", "--progress")
+    done = command("store", "convert", "x.npy", "other", "--progress")
     assert "1.00k/1.00k" in done.stderr
-    done = command("export", "store", "y.npy")
+    done = command("store", "export", "store", "y.npy")
     assert (done.returncode, done.stderr) == (0, "")
     assert np.array_equal(np.load(tmp_path / "y.npy"), np.arange(1000))
-    done = command("inspect", "store")
+    done = command("store", "inspect", "store")
     assert "1,000 records" in done.stdout
     assert "\x1b" not in done.stdout
 
 
 def test_fields_and_formats_are_options(store: Path, tmp_path: Path) -> None:
-    assert run("export", store, tmp_path / "out", "-f", "label", "-f", "image")[0] == 0
+    assert run("store", "export", store, tmp_path / "out", "-f", "label", "-f", "image")[0] == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["image.npy", "label.npy"]
-    assert run("convert", tmp_path / "x.npz", tmp_path / "one", "--field", "label", "--format", "npz")[0] == 0
+    assert run("store", "convert", tmp_path / "x.npz", tmp_path / "one", "--field", "label", "--format", "npz")[0] == 0
     with ws.RecordStore.open(tmp_path / "one") as made:
         assert list(made.fields) == ["label"]
-    assert run("export", tmp_path / "one", tmp_path / "data", "--format", "parquet")[0] == 0
-    assert run("convert", tmp_path / "data", tmp_path / "two", "--format", "parquet")[0] == 0
-    code, said, _ = run("convert", *sorted((tmp_path / "out").glob("*.npy")), tmp_path / "three")
+    assert run("store", "export", tmp_path / "one", tmp_path / "data", "--format", "parquet")[0] == 0
+    assert run("store", "convert", tmp_path / "data", tmp_path / "two", "--format", "parquet")[0] == 0
+    code, said, _ = run("store", "convert", *sorted((tmp_path / "out").glob("*.npy")), tmp_path / "three")
     assert code == 0
     assert ": 4 records" in said
 
@@ -71,10 +71,10 @@ def test_images_are_decoded_to_a_size(tmp_path: Path) -> None:
     image: Any = pytest.importorskip("PIL.Image")
     (tmp_path / "in" / "a").mkdir(parents=True)
     image.new("RGB", (9, 8)).save(tmp_path / "in" / "a" / "1.png")
-    assert run("convert", tmp_path / "in", tmp_path / "store", "--decode", "--size", "4x5")[0] == 0
+    assert run("store", "convert", tmp_path / "in", tmp_path / "store", "--decode", "--size", "4x5")[0] == 0
     with ws.RecordStore.open(tmp_path / "store") as made:
         assert made.fields["image"] == ws.Array("uint8", (4, 5, 3))
-    code, _, error = run("convert", tmp_path / "in", tmp_path / "other", "--decode", "--size", "big")
+    code, _, error = run("store", "convert", tmp_path / "in", tmp_path / "other", "--decode", "--size", "big")
     assert (code, error.count("\n")) == (1, 1)
     assert "'big'" in error
 
@@ -82,10 +82,10 @@ def test_images_are_decoded_to_a_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("convert", "no.npy", "new"), "no.npy does not exist"),
-        (("inspect", "nothing"), "nothing is not a warmstore store"),
-        (("export", "nothing", "x.npy"), "nothing is not a warmstore store"),
-        (("convert", "x.npz", "new", "--format", "nope"), "there is no format 'nope'"),
+        (("store", "convert", "no.npy", "new"), "no.npy does not exist"),
+        (("store", "inspect", "nothing"), "nothing is not a warmstore store"),
+        (("store", "export", "nothing", "x.npy"), "nothing is not a warmstore store"),
+        (("store", "convert", "x.npz", "new", "--format", "nope"), "there is no format 'nope'"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -100,7 +100,7 @@ def test_a_mistake_is_one_line(
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_inspect_shows_all_and_fits(store: Path, columns: int) -> None:
-    code, said, _ = run("inspect", store, columns=columns)
+    code, said, _ = run("store", "inspect", store, columns=columns)
     assert code == 0
     lines = said.splitlines()
     assert all(len(line) <= columns for line in lines[1:] if not line.startswith(" converted"))  # a path may be long
@@ -119,7 +119,7 @@ def test_inspect_shows_all_and_fits(store: Path, columns: int) -> None:
 
 
 def test_inspect_as_json_is_all_of_it(store: Path) -> None:
-    code, said, _ = run("inspect", store, "--json", "--samples", "1")
+    code, said, _ = run("store", "inspect", store, "--json", "--samples", "1")
     found = json.loads(said)
     assert code == 0
     assert found["records"] == 4
@@ -141,15 +141,15 @@ def test_inspect_tells_live_writers_from_dead_chunks(tmp_path: Path) -> None:
     with ws.RecordStore.create(path, fields) as writer:
         writer.append(row)
         writer.flush()
-        found = json.loads(run("inspect", path, "--json")[1])
+        found = json.loads(run("store", "inspect", path, "--json")[1])
         assert found["writers"] == 1
         assert [chunk["state"] for chunk in found["chunks"]] == ["open"]
-        assert "being written" in run("inspect", path)[1]
+        assert "being written" in run("store", "inspect", path)[1]
         writer.append(row)
         writer.flush()  # looking did not take the chunk from its writer
         assert writer.snapshot.rows == 2
         assert len(set(writer.snapshot.chunk.tolist())) == 1
-    found = json.loads(run("inspect", path, "--json")[1])
+    found = json.loads(run("store", "inspect", path, "--json")[1])
     assert found["writers"] == 0
     assert [chunk["state"] for chunk in found["chunks"]] == ["sealed"]
     sample = found["samples"][0]
@@ -157,7 +157,7 @@ def test_inspect_tells_live_writers_from_dead_chunks(tmp_path: Path) -> None:
     assert all(len(value) <= 60 for value in sample.values())
     assert sample["r"] == "[9] 0, 1, 2, 3, 4, 5, ..."
     next(path.rglob("*.arrow")).unlink()
-    code, said, _ = run("inspect", path)
+    code, said, _ = run("store", "inspect", path)
     assert code == 0
     assert "missing" in said
     assert "damaged" in said

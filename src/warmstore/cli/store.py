@@ -1,4 +1,4 @@
-"""`warmstore convert`, `export`, `inspect`, `verify`, `seal` and `rebalance`: record stores from the command line."""
+"""`warmstore store`: make, show, check, mend, export and share record stores. Feature caches are stores too."""
 
 import json
 from pathlib import Path
@@ -7,19 +7,21 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from warmstore.cli import replicas
+from warmstore.cli.command_group import Commands
+from warmstore.cli.options import Json, Progress
 from warmstore.converting.known_formats import OF_FILES
 from warmstore.storage.humanize import format_size
 
-Progress = Annotated[
-    bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar.", show_default="on a terminal")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Fields = Annotated[
     list[str] | None,
     typer.Option("--field", "-f", metavar="NAME", help="Take this field only; repeatable.", show_default="all"),
 ]
 
+app = typer.Typer(cls=Commands, no_args_is_help=True, help="Make, show, check, export and share record stores.")
 
+
+@app.command()
 def convert(
     source: Annotated[
         list[str], typer.Argument(metavar="SOURCE", help="Files, a folder, or patterns such as 'train-{000..099}.tar'.")
@@ -47,6 +49,7 @@ def convert(
         typer.echo(f"{store}: {len(made):,} records, {format_size(made.nbytes)}")
 
 
+@app.command()
 def export(
     store: Annotated[Path, typer.Argument(help="The store's folder.")],
     target: Annotated[Path, typer.Argument(help="A .npy, .arrow or .parquet file, or a folder of .npy files.")],
@@ -65,13 +68,14 @@ def export(
     typer.echo(f"{made}: {format_size(sum(file.stat().st_size for file in files))}")
 
 
+@app.command()
 def inspect(
     store: Annotated[Path, typer.Argument(help="The store's folder.")],
     samples: Annotated[int, typer.Option(min=0, help="How many of the first records to show.")] = 3,
     as_json: Json = False,
 ) -> None:
     """Show fields, chunks, bytes, writers and the first records of a store or cache."""
-    from warmstore.cli.records_view import description, show
+    from warmstore.cli.store_view import description, show
 
     found = description(store, samples)
     if as_json:
@@ -80,6 +84,7 @@ def inspect(
         show(found, Console(highlight=False))
 
 
+@app.command()
 def verify(
     store: Annotated[Path, typer.Argument(help="The store's folder.")],
     repair: Annotated[
@@ -91,7 +96,7 @@ def verify(
     progress: Progress = None,
 ) -> None:
     """Check every record against its checksums. Exits with 1 if damage is found and not repaired."""
-    from warmstore.cli.records_view import repairs
+    from warmstore.cli.store_view import repairs
     from warmstore.errors import Damaged
     from warmstore.replicate.record_store import RecordStore
 
@@ -107,7 +112,7 @@ def verify(
     if report.ok and refusal is None:
         return
     if not repair:
-        typer.echo("  warmstore verify --repair repairs what can be repaired")
+        typer.echo("  warmstore store verify --repair repairs what can be repaired")
         raise typer.Exit(1)
     with RecordStore.open(store, "a", salvage=True) as opened:
         repaired = opened.verify(repair=True, progress=progress)
@@ -115,6 +120,7 @@ def verify(
         typer.echo(f"  {line}")
 
 
+@app.command()
 def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")]) -> None:
     """Write the missing footers of chunks from dead writers, so that any Arrow reader can open them."""
     from warmstore.records.maintenance.sealing import seal_abandoned
@@ -127,11 +133,12 @@ def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")]) -> 
     for name in result.being_written:
         typer.echo(f"  {name} is being written; its writer seals it when it closes the store")
     for name in result.refused:
-        typer.echo(f"  {name} cannot be sealed; warmstore rebalance rewrites its records", err=True)
+        typer.echo(f"  {name} cannot be sealed; warmstore store rebalance rewrites its records", err=True)
     if result.refused:
         raise typer.Exit(1)
 
 
+@app.command()
 def rebalance(store: Annotated[Path, typer.Argument(help="The store's folder.")], progress: Progress = None) -> None:
     """Rewrite a store's live records densely, and free the bytes of updated and deleted ones."""
     from warmstore.replicate.record_store import RecordStore
@@ -139,6 +146,10 @@ def rebalance(store: Annotated[Path, typer.Argument(help="The store's folder.")]
     with RecordStore.open(store, "a") as opened:
         done = opened.rebalance(progress=progress)
     typer.echo(f"{store}: {done}")
+
+
+for command in (replicas.push, replicas.pull, replicas.sync):
+    app.command()(command)
 
 
 def _pixels(size: str | None) -> tuple[int, int] | None:

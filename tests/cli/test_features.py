@@ -1,4 +1,4 @@
-"""`warmstore stats`, `clear` and `inspect` of feature caches, as a user sees them."""
+"""`warmstore features stats`, `clear` and `inspect` of feature caches, as a user sees them."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import warmstore as ws
 from warmstore.cli import app
-from warmstore.cli.caches_view import rendered_structure
+from warmstore.cli.features_view import rendered_structure
 from warmstore.features.cache_inspection import find_caches, read_state
 
 
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_stats_of_a_folder_fit_and_are_whole(folder: Path, columns: int) -> None:
-    code, said, _ = run("stats", folder, columns=columns)
+    code, said, _ = run("features", "stats", folder, columns=columns)
     assert code == 0
     lines = said.splitlines()
     assert all(len(line) <= columns for line in lines[1:])
@@ -64,15 +64,15 @@ def test_stats_of_a_folder_fit_and_are_whole(folder: Path, columns: int) -> None
 
 
 def test_stats_as_json(folder: Path) -> None:
-    found = json.loads(run("stats", folder / "a%2Fb", "--json")[1])
+    found = json.loads(run("features", "stats", folder / "a%2Fb", "--json")[1])
     assert [(one["id"], one["entries"], one["hits"], one["misses"]) for one in found] == [("a/b", 5, 4, 4)] * 2
     assert found[0]["seconds_saved"] == found[0]["computed_seconds"] > 0
     assert found[1]["version"].startswith("a%2Fb@")
-    assert len(json.loads(run("stats", folder / found[1]["version"], "--json")[1])) == 1
+    assert len(json.loads(run("features", "stats", folder / found[1]["version"], "--json")[1])) == 1
 
 
 def test_inspect_recognises_a_cache(folder: Path) -> None:
-    code, said, _ = run("inspect", folder / "a%2Fb", columns=120)
+    code, said, _ = run("store", "inspect", folder / "a%2Fb", columns=120)
     assert code == 0
     for part in (
         "a/b",
@@ -83,34 +83,34 @@ def test_inspect_recognises_a_cache(folder: Path) -> None:
         "a%2Fb@",
     ):
         assert part in said, part
-    found = json.loads(run("inspect", folder / "a%2Fb", "--json")[1])["cache"]
+    found = json.loads(run("store", "inspect", folder / "a%2Fb", "--json")[1])["cache"]
     assert (found["duplicates"], len(found["versions"])) == (1, 2)
-    assert "none: filled by put_batch alone" in run("inspect", folder / "c")[1]
-    assert "not used yet" in run("inspect", folder / "c")[1]
+    assert "none: filled by put_batch alone" in run("store", "inspect", folder / "c")[1]
+    assert "not used yet" in run("store", "inspect", folder / "c")[1]
     with ws.RecordStore.create(folder / "plain", {"x": ws.Array("int64")}):
         pass
-    assert json.loads(run("inspect", folder / "plain", "--json")[1])["cache"] is None
+    assert json.loads(run("store", "inspect", folder / "plain", "--json")[1])["cache"] is None
 
 
 def test_inspect_of_a_damaged_cache(folder: Path) -> None:
     next(folder.glob("c/**/*.arrow")).unlink()
-    code, said, _ = run("inspect", folder / "c")
+    code, said, _ = run("store", "inspect", folder / "c")
     assert code == 0
     assert "not known" in said
 
 
 class TestClear:
     def test_asks(self, folder: Path) -> None:
-        code, said, _ = run("clear", folder / "a%2Fb", answer="n\n")
+        code, said, _ = run("features", "clear", folder / "a%2Fb", answer="n\n")
         assert code == 1
         assert "Nothing was removed" in said
         assert len(find_caches(folder)) == 3
-        assert run("clear", folder / "a%2Fb", answer="y\n")[0] == 0
+        assert run("features", "clear", folder / "a%2Fb", answer="y\n")[0] == 0
         assert [path.name for path in folder.iterdir()] == ["c"]
 
     def test_one_version(self, folder: Path) -> None:
         _, version = find_caches(folder / "a%2Fb")
-        assert run("clear", version, "--yes")[0] == 0
+        assert run("features", "clear", version, "--yes")[0] == 0
         assert sorted(path.name for path in folder.iterdir()) == ["a%2Fb", "c"]
 
     def test_a_live_writer_keeps_its_cache(self, folder: Path) -> None:
@@ -118,7 +118,7 @@ class TestClear:
             cache.put_batch(["t"], torch.ones(1, 2))
             cache.flush()
             assert read_state(folder / "c").writers == 1
-            code, _, error = run("clear", folder / "c", "--yes")
+            code, _, error = run("features", "clear", folder / "c", "--yes")
         assert (code, error.count("\n")) == (1, 1)
         assert "being written" in error
         with ws.FeatureCache(folder, "c") as cache:
@@ -127,13 +127,13 @@ class TestClear:
     def test_only_caches(self, folder: Path, tmp_path: Path) -> None:
         ws.RecordStore.create(tmp_path / "plain", {"x": ws.Array("int64")}).close()
         for path in (tmp_path / "plain", tmp_path / "nothing", folder / "plain"):
-            code, _, error = run("clear", path, "--yes")
+            code, _, error = run("features", "clear", path, "--yes")
             assert (code, error.count("\n")) == (1, 1)
         assert (tmp_path / "plain").is_dir()
 
     def test_stores_beside_caches_stay(self, folder: Path) -> None:
         ws.RecordStore.create(folder / "plain", {"x": ws.Array("int64")}).close()
-        assert run("clear", folder, "--yes")[0] == 0
+        assert run("features", "clear", folder, "--yes")[0] == 0
         assert [path.name for path in folder.iterdir()] == ["plain"]
 
 

@@ -1,4 +1,4 @@
-"""`warmstore stats`, `fill` and `clear`: feature caches from the command line."""
+"""`warmstore features`: show, fill, merge, share and remove feature caches."""
 
 import json
 import time
@@ -8,18 +8,23 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from warmstore.cli import replicas
+from warmstore.cli.command_group import Commands
 from warmstore.cli.named_objects import named_object
-from warmstore.cli.records import Json, Progress
+from warmstore.cli.options import Json, Progress, Yes
 from warmstore.storage.humanize import format_size
 
 Cache = Annotated[
     Path, typer.Argument(metavar="CACHE", help="A cache's folder, one version of it, or a folder of caches.")
 ]
 
+app = typer.Typer(cls=Commands, no_args_is_help=True, help="Show, fill, merge, share and remove feature caches.")
 
+
+@app.command()
 def stats(cache: Cache, as_json: Json = False) -> None:
     """Show entries, bytes, hit rate, saved time, age and versions of feature caches."""
-    from warmstore.cli.caches_view import show_states, state_as_json
+    from warmstore.cli.features_view import show_states, state_as_json
     from warmstore.features.cache_inspection import find_caches, read_state
 
     states = [read_state(path) for path in find_caches(cache)]
@@ -29,6 +34,7 @@ def stats(cache: Cache, as_json: Json = False) -> None:
         show_states(states, time.time(), Console(highlight=False))
 
 
+@app.command()
 def fill(
     job: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="A FillJob, or a function that returns one.")],
     shard: Annotated[str, typer.Option(metavar="I/N", help="This process's share of the samples, I from 0.")] = "0/1",
@@ -44,7 +50,8 @@ def fill(
     typer.echo(f"shard {shard}: {result.computed:,} samples computed, {result.found:,} found")
 
 
-def clear(cache: Cache, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
+@app.command()
+def clear(cache: Cache, yes: Yes = False) -> None:
     """Remove feature caches with all their versions. Asks first."""
     from warmstore.features.cache_inspection import clear as clear_cache
     from warmstore.features.cache_inspection import find_caches, read_state
@@ -59,3 +66,7 @@ def clear(cache: Cache, yes: Annotated[bool, typer.Option("--yes", "-y", help="D
     for state in states:
         clear_cache(state.path)
     typer.echo(f"Removed {format_size(freed)}.")
+
+
+for command in (replicas.push, replicas.pull, replicas.sync):
+    app.command()(command)

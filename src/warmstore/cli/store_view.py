@@ -1,4 +1,4 @@
-"""The output of `warmstore inspect`: a store as plain data, and this data as tables."""
+"""The output of `warmstore store inspect`: a store as plain data, and this data as tables."""
 
 import json
 import time
@@ -33,7 +33,7 @@ def description(path: Path, samples: int) -> dict[str, Any]:
         described = fields_to_json(store.fields)
         cache = None
         if "structure" in store.metadata:
-            from warmstore.cli.caches_view import cache_description  # needs torch
+            from warmstore.cli.features_view import cache_description  # needs torch
 
             cache = cache_description(store)
         taken = field_bytes(store)
@@ -63,7 +63,7 @@ def show(found: dict[str, Any], console: Console) -> None:
     console.print(", ".join(parts) + "\n")
 
     if found["cache"]:
-        from warmstore.cli.caches_view import show_cache
+        from warmstore.cli.features_view import show_cache
 
         show_cache(found["cache"], time.time(), console)
     fields = table("Fields", "name", "type", ">bytes", ">a record")
