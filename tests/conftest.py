@@ -3,6 +3,7 @@
 import faulthandler
 import gc
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -40,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
     set_long(config.getoption("--slow"))
     if not config.getoption("--slow"):
         _spare_syncs()
+    state = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="warmstore-state-")  # never the user's registry
+    config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # of children: its clock counts seconds, and programs are edited faster
     faulthandler.register(signal.SIGALRM, file=2, chain=True)
     os.register_at_fork(after_in_child=lambda: signal.alarm(FORKED_CHILD_SECONDS))

@@ -30,6 +30,7 @@ from warmstore.compiling.single_flight import SingleFlight
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import message_of
 from warmstore.storage.lifecycle import Closeable
+from warmstore.storage.registry import COMPILED, register
 
 if TYPE_CHECKING:
     from warmstore.compiling.bundles import BundleInfo
@@ -75,6 +76,7 @@ class CompileCache(Closeable):
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if reason := why_not_trusted(settings.folder):
             raise PermissionError(f"{settings.folder} {reason}")
+        register(COMPILED, settings.folder)
         environment = probe()
         live = ScratchDir.create(places(settings.folder))
         try:

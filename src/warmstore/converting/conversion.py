@@ -36,6 +36,7 @@ from warmstore.records.format.value_encoding import encode, raw_rows
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.progress import progress_bar
+from warmstore.storage.registry import STORE, register
 
 _FLUSH_BYTES = 32 << 20
 _FLUSH_ROWS = 1 << 18
@@ -135,6 +136,7 @@ def convert(
             _fill(store, blocks, start, advance)
         store.close()
         draft.publish()
+    register(STORE, target)
     return RecordStore.open(target)
 
 

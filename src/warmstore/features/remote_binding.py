@@ -39,6 +39,7 @@ from warmstore.replicate.remote_copy import Remote, RemoteFiles, copy_folder, de
 from warmstore.replicate.remote_snapshot import read_heads
 from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
+from warmstore.storage.registry import STORE, register
 
 _log = logging.getLogger("warmstore")
 
@@ -183,7 +184,9 @@ def pull_folder(
         if not has_parts(objects):
             if may_be_empty and not read_heads(objects):
                 return PullResult(0, 0, 0)
-            return pull_store(folder, objects, files, progress=progress)
+            pulled_rows = pull_store(folder, objects, files, progress=progress)
+            register(STORE, folder)
+            return pulled_rows
         parts = remote.part_log().read(objects).parts
         if not (folder / NAME).exists() and parts:
             folder.absolute().parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from warmstore.errors import ReadOnly
+from warmstore.records.format.manifest import Manifest
 from warmstore.records.local_store import LocalStore
 from warmstore.records.write.write_options import WriteOptions
 from warmstore.remote.location import is_remote
@@ -20,6 +21,7 @@ from warmstore.replicate.remote_copy import Remote, open_remote
 from warmstore.storage.files import Files
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.quota import Reserve
+from warmstore.storage.registry import COPY, STORE, register
 
 
 class RecordStore(LocalStore):
@@ -27,6 +29,13 @@ class RecordStore(LocalStore):
 
     Safe to use from several threads. `create` and `open` return one.
     """
+
+    def __init__(
+        self, path: Path, manifest: Manifest, mode: str, writing: WriteOptions, files: Files, *, salvage: bool = False
+    ) -> None:
+        super().__init__(path, manifest, mode, writing, files, salvage=salvage)
+        if mode == "a":
+            register(STORE, self.path)
 
     @classmethod
     def open(
@@ -69,7 +78,9 @@ class RecordStore(LocalStore):
             if mode != "r":
                 raise ReadOnly(f"{path!r} is a remote; write to a folder and push it there")
             remote = Remote(os.fspath(path), remote_options, anonymous, at=at)
-            return cls._open_copy(*open_remote(remote, cache_dir, cache_size))
+            folder, copy_files = open_remote(remote, cache_dir, cache_size)
+            register(COPY, folder)
+            return cls._open_copy(folder, copy_files)
         if at is not None:
             raise ValueError(f"at={at} needs the URL of a store; {path!r} is a folder")
         writing = WriteOptions.of(chunk_size, writer_threads, room)
@@ -169,6 +180,7 @@ class RecordStore(LocalStore):
         """
         with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
             pull(Path(path), objects, Files(), at=at, progress=progress)
+        register(STORE, path)
         return cls.open(path)
 
     def _settle(self) -> None:

@@ -39,6 +39,7 @@ from warmstore.replicate.remote_snapshot import RemoteSnapshot, head_name, read_
 from warmstore.replicate.staged_part import STAGED, PartWriter, StagedPart, part_chunk, send_part
 from warmstore.storage.files import Files, is_at, opened
 from warmstore.storage.memory.address_space import SLOT
+from warmstore.storage.registry import STORE, register
 
 _TRIES = 5
 
@@ -203,6 +204,7 @@ class _Folder:
             create_folder(draft, manifest, files)
             _adopt(draft, manifest, parts, files)
             publish(draft, self.path, files)
+            register(STORE, self.path)
         self.clean(token, frozenset())
 
     def clean(self, token: str, kept: frozenset[str]) -> None:

@@ -32,6 +32,7 @@ from warmstore.records.write.write_options import WriteOptions
 from warmstore.replicate.parts import PartLog
 from warmstore.storage.files import Files, is_read_only
 from warmstore.storage.humanize import parse_size
+from warmstore.storage.registry import FEATURES, register
 
 if TYPE_CHECKING:
     from warmstore.features.calls.call_arguments import Roles
@@ -225,6 +226,7 @@ class OpenVersion:
         except BaseException:
             keyed.close()
             raise
+        register(FEATURES, self.path)  # also if it is only read: that is a use too
         self.settled = is_settled(store.metadata) or (self.schema is not None and self.settled)
         self.schema, self.reader = schema, CacheReader(keyed, schema, self.hot)
         if self.settled:

@@ -29,6 +29,7 @@ from warmstore.storage.files import Files, file_lock
 from warmstore.storage.lease import UsageLease, remove_unused
 from warmstore.storage.lifecycle import Closeable
 from warmstore.storage.quota import ByteQuota
+from warmstore.storage.registry import PIPELINE, register
 
 _log = logging.getLogger("warmstore")
 
@@ -126,6 +127,7 @@ def disk_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     samples = tier_folder(folder)
     _mark(samples)
+    register(PIPELINE, samples)
     return samples
 
 
