@@ -140,9 +140,10 @@ def test_example_computes_nothing_the_second_time(tmp_path: Path) -> None:
     assert second.splitlines() == ["epoch 0: 2000 read, 0 computed", "epoch 1: 2000 read, 0 computed"]
 
 
-def test_code_on_features_runs_as_a_script(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["docs/features.md", "docs/cached.md"])
+def test_code_on_features_and_functions_runs_as_a_script(name: str, tmp_path: Path) -> None:
     """One block after the other, and nothing else: they need nothing that is not there."""
-    blocks = (block for block in _blocks("docs/features.md") if not block.startswith(SCRIPT))
+    blocks = (block for block in _blocks(name) if not block.startswith(SCRIPT))
     (tmp_path / "script.py").write_text("\n".join(blocks))
     command = [sys.executable, "-W", "error", "script.py"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))}

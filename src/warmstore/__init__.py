@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from warmstore.features.fill_job import FillJob
     from warmstore.features.keyed.cache_versions import CacheVersion
     from warmstore.features.module import CachedModule
+    from warmstore.functions.cached import cached
+    from warmstore.functions.function_cache import FunctionCache, FunctionStats
     from warmstore.loading.batch_sizes import BatchSize, RowBudget, TokenBudget
     from warmstore.loading.collate import Pad
     from warmstore.loading.fill_result import FillResult
@@ -127,6 +129,8 @@ __all__ = [
     "FeatureCache",
     "FillJob",
     "FillResult",
+    "FunctionCache",
+    "FunctionStats",
     "IdentityError",
     "Incompatible",
     "Json",
@@ -185,6 +189,7 @@ __all__ = [
     "Weighted",
     "Window",
     "WriteFailed",
+    "cached",
     "collate",
     "compile",
     "compile_cache",
@@ -213,6 +218,8 @@ _LAZY = {
     "FillJob": "warmstore.features.fill_job",
     "FillResult": "warmstore.loading.fill_result",
     "Json": "warmstore.records.format.fields",
+    "FunctionCache": "warmstore.functions.function_cache",
+    "FunctionStats": "warmstore.functions.function_cache",
     "Loader": "warmstore.loading.loader",
     "MergeResult": "warmstore.features.cache_merging",
     "Mixture": "warmstore.loading.mixture",
@@ -233,12 +240,13 @@ _LAZY = {
     "Shuffle": "warmstore.loading.samplers.shuffle",
     "StagedWrite": "warmstore.replicate.staged_write",
     "Step": "warmstore.pipeline.steps",
-    "Subset": "warmstore.loading.subset",
     "Text": "warmstore.records.format.fields",
     "TokenBudget": "warmstore.loading.batch_sizes",
     "Uniform": "warmstore.loading.samplers.replacement",
     "Weighted": "warmstore.loading.samplers.replacement",
     "Window": "warmstore.loading.samplers.sequential",
+    "Subset": "warmstore.loading.subset",
+    "cached": "warmstore.functions.cached",
     "collate": "warmstore.loading.trainers.dataset",
     "compile": "warmstore.compiling.compile",
     "compile_cache": "warmstore.compiling",

@@ -52,17 +52,18 @@ class RecordedIdentity:
         self.found: WalkResult
         self.identity = self._settled(self._walked())
 
-    def refresh(self, *, again: bool = False, exactly: bool = False) -> Identity:
+    def refresh(self, *, again: bool = False, exactly: bool = False, arrays: bool = False) -> Identity:
         """The current identity, without the effects of calls.
 
         Args:
             again: Walk even if nothing has changed visibly, and read files and all contents again.
             exactly: Check small arrays, large containers and all else that takes longer, too.
+            arrays: Check the contents of large arrays, too.
         """
         with self.effects.lock:
             if again:
                 self._watch.forget()
-            if again or self._watch.has_moved(exactly=exactly):
+            if again or self._watch.has_moved(exactly=exactly) or (arrays and self._watch.has_written()):
                 self._walk_again()
             elif self._watch.look_in_turn(at_all=self._is_strict):
                 with self._watch.charged():

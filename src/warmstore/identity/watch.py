@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from math import inf
 from operator import attrgetter, call, is_, itemgetter, methodcaller
 from types import MappingProxyType
 from typing import Any
@@ -227,7 +228,7 @@ class Watch:
         if self._is_stale:
             return True
         try:
-            return self._settled.has_moved(exactly) or (exactly and self._has_written())
+            return self._settled.has_moved(exactly) or (exactly and self.has_written(_SMALL))
         except (RuntimeError, ValueError, KeyError):
             return True  # an item was removed, a container grew in another thread, or a tensor has other memory
 
@@ -238,12 +239,14 @@ class Watch:
         except (RuntimeError, ValueError):
             return True
 
-    def _has_written(self) -> bool:
-        """Whether the content of a small array has changed."""
+    def has_written(self, most: float = inf) -> bool:
+        """Whether the content of an array of at most `most` bytes has changed."""
         for content in self._contents.values():
-            if content.stamp is None and content.text != LEFT and _size(content.value) <= _SMALL:
+            if content.stamp is None and content.text != LEFT and _size(content.value) <= most:
                 text = self._timed(content.value, content.make)
                 if text != content.text:
+                    if _size(content.value) > _SMALL:
+                        content.text = text  # walks do not hash it
                     return True
         return False
 

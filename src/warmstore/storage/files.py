@@ -246,8 +246,8 @@ if not _MACOS:
     _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
-def _mmap(address: int | None, length: int, protection: int, flags: int, descriptor: int) -> int:
-    mapped = _libc.mmap(address, length, protection, flags, descriptor, 0)
+def _mmap(address: int | None, length: int, protection: int, flags: int, descriptor: int, offset: int = 0) -> int:
+    mapped = _libc.mmap(address, length, protection, flags, descriptor, offset)
     if mapped == ctypes.c_void_p(-1).value:
         code = ctypes.get_errno()
         raise OSError(code, f"mmap of {length:,} bytes: {os.strerror(code)}")
@@ -257,6 +257,11 @@ def _mmap(address: int | None, length: int, protection: int, flags: int, descrip
 def reserve(length: int) -> int:
     """Reserve `length` bytes of address space without memory, and return their address."""
     return _mmap(None, length, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1)
+
+
+def map_private(descriptor: int, offset: int, length: int) -> int:
+    """Map part of a file, copy-on-write, and return its address. The offset is a multiple of the page size."""
+    return _mmap(None, length, _READ_WRITE, mmap.MAP_PRIVATE, descriptor, offset)
 
 
 def _punch(descriptor: int, offset: int, length: int) -> None:

@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from warmstore.identity.object_state import full_name
-from warmstore.identity.origin import Origin, is_found, origin_of_class, origin_of_function, origin_of_name
+from warmstore.identity.origin import WARMSTORE, Origin, is_found, origin_of_class, origin_of_function, origin_of_name
 from warmstore.identity.places import Place
 from warmstore.identity.reads.attributes import INTROSPECTION, read, read_all, uses_of
 from warmstore.identity.reads.classes import static
@@ -23,6 +23,9 @@ from warmstore.identity.reads.globals import read_global
 from warmstore.identity.reads.modules import read_imports
 from warmstore.identity.reads.refusals import REFLECTION, reflection_reason, refusal_of
 from warmstore.identity.walk import Walk
+
+CACHED = "_warmstore_function"
+"""The attribute of a function of `ws.cached` that is the function of the program."""
 
 _OPENERS = frozenset(
     ("open", "Path", "PurePath", "load", "loadtxt", "genfromtxt", "fromfile", "memmap", "read_text", "read_bytes",
@@ -44,6 +47,9 @@ def read_function(walk: Walk, place: Place, function: FunctionType, origin: Orig
     inner = function.__dict__.get("_torchdynamo_orig_callable")
     if inner is not None and not origin.is_program:
         walk.whole(place + ".<compiled>", inner)
+        return
+    if origin.name == WARMSTORE and CACHED in function.__dict__:  # decorators of others copy the attribute
+        walk.whole(place + ".<cached>", function.__dict__[CACHED])
         return
     if origin.is_program:
         _read_program_function(walk, place, function)

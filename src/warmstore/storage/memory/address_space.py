@@ -204,6 +204,11 @@ class AddressSpace:
             return self.view[address : address + length]
         return self.spans(np.array([address]), np.array([length]))[0]
 
+    def place_of(self, address: int) -> tuple[str, int] | None:
+        """The file of an address, and the offset in it; None where bytes may have to be fetched first."""
+        path = self.paths.get(address // self.slot)
+        return None if path is None or not self.is_all_here else (path, address % self.slot)
+
     def spans(self, starts: Int64, lengths: Int64) -> list[memoryview]:
         """A view of each span as `span` returns, int64 [n]."""
         if not self.is_mapped:

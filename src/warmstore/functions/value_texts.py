@@ -1,0 +1,94 @@
+"""Texts of arguments: equal texts stand for equal values.
+
+Plain data, arrays and tensors have a text of their whole content, made anew for each call. A string or path that names
+a file counts with the size and time of the file, or of all files below a folder. Any other object has no text here: its
+identity is found by a walk, as far as the function reads it.
+"""
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import NoFingerprint
+from warmstore.identity.named_files import FileStamps, TooManyFiles
+from warmstore.identity.object_state import full_name
+from warmstore.identity.plain_data import ATOMS, NAMES_A_FILE, NotPlain, PlainTexts, array_text
+
+_STAMPS = FileStamps()
+_LONGEST_PATH = 1024
+_CONTAINERS = frozenset((list, tuple, dict))
+_DEEPEST = 20
+
+
+class ArgumentTexts:
+    """The texts of one call's arguments. objects: by place, the values that have no text."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+
+    def text(self, place: str, value: Any, depth: int = 0) -> str:
+        """The text of a value.
+
+        Raises:
+            NoFingerprint: it names a folder with more than 100,000 files.
+        """
+        kind = type(value)
+        rule = ATOMS.get(kind)
+        try:
+            if rule is not None:
+                text = f"{kind.__name__} {rule(value)}"
+                if kind in NAMES_A_FILE or kind is bytes:
+                    return f"{text} {_files(place, [value])}"
+                return text
+            if kind is np.ndarray:
+                return array_text(value)
+            if kind.__module__ == "torch" and (tensor := _tensor_text(value)):
+                return tensor
+            plain = PlainTexts(_is_never_simple)
+            text = plain.text(value)
+        except NotPlain:
+            if kind in _CONTAINERS and depth < _DEEPEST and len(value):
+                return self._items(place, value, depth + 1)
+            self.objects[place] = value
+            return f"object {full_name(kind)}"
+        return f"{text} {_files(place, plain.strings)}" if plain.strings else text
+
+    def _items(self, place: str, value: Any, depth: int) -> str:
+        """The text of a container that has parts which are no plain data."""
+        pairs = value.items() if type(value) is dict else enumerate(value)
+        texts = [
+            (self.text(f"{place}.<key {at}>", key, depth), self.text(f"{place}[{key!r:.40}]", item, depth))
+            for at, (key, item) in enumerate(pairs)
+        ]
+        return f"{type(value).__name__} {[(len(key), key, len(text), text) for key, text in texts]}"
+
+
+def _files(place: str, names: list[Any]) -> str:
+    """What the files and folders are that some texts name; "" without any."""
+    found = []
+    for name in names:
+        text = os.fsdecode(name)
+        if len(text) <= _LONGEST_PATH:
+            try:
+                found.append(_STAMPS.stamp(text, is_sample=True))
+            except TooManyFiles as error:
+                raise NoFingerprint(
+                    f"{place}: {str(error).partition(', too many')[0]}, too many to be examined in each call. "
+                    f"Pass ignore=({place!r},) where their content makes no difference"
+                ) from None
+    return "".join(found)
+
+
+def _tensor_text(value: Any) -> str:
+    torch = sys.modules.get("torch")
+    if torch is None or type(value) is not torch.Tensor:
+        return ""
+    from warmstore.identity.kinds.torch_objects import tensor_text
+
+    return f"{tensor_text(value)} {value.device.type} {value.requires_grad} {value.is_inference()}"
+
+
+def _is_never_simple(kind: type) -> bool:
+    return False

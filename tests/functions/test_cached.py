@@ -1,0 +1,509 @@
+"""Which calls of a cached function have the same result, and which do not."""
+
+import dataclasses
+import functools
+import inspect
+import os
+import random
+import threading
+from collections import namedtuple
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import warmstore as ws
+
+
+def scaled(x: Any, by: float = 2.0, *, offset: int = 0) -> Any:
+    """A documented function."""
+    CALLS.append(x)
+    return x * by + offset
+
+
+CALLS: list[Any] = []
+SCALE = 3
+
+
+@dataclasses.dataclass
+class Box:
+    size: int
+    pixels: Any = None
+
+
+Pair = namedtuple("Pair", "first second")
+
+
+@pytest.fixture
+def calls() -> list[Any]:
+    CALLS.clear()
+    return CALLS
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Any:
+    made = []
+
+    def keep(function: Any, *args: Any, **options: Any) -> Any:
+        made.append(ws.cached(tmp_path / "cache", *args, **options)(function))
+        return made[-1]
+
+    yield keep
+    for function in made:
+        getattr(function, "__func__", function).cache.close()
+
+
+class TestArguments:
+    def test_however_a_call_passes_them_they_are_the_same(self, keep: Any, calls: list[Any]) -> None:
+        f = keep(scaled)
+        assert [f(1), f(1, 2.0), f(x=1), f(by=2.0, x=1), f(1, offset=0)] == [2.0] * 5
+        assert calls == [1]
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (1, 1.0),
+            (1, True),
+            (0.0, -0.0),
+            (1, np.int64(1)),
+            (np.float64(1.0), 1.0),
+            (np.float32(1.0), np.float64(1.0)),
+            (np.arange(3), np.arange(3.0)),
+            (np.zeros((2, 3)), np.zeros((3, 2))),
+            (np.arange(6).reshape(2, 3), np.asfortranarray(np.arange(6).reshape(2, 3))),
+            (torch.zeros(2), np.zeros(2, np.float32)),
+            (torch.zeros(2), torch.zeros(2, requires_grad=True)),
+        ],
+    )
+    def test_values_of_different_types_differ(self, keep: Any, calls: list[Any], one: Any, other: Any) -> None:
+        f = keep(scaled)
+        with torch.no_grad():
+            for value in (one, other, one, other):
+                f(value)
+        assert len(calls) == 2
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ("a", b"a"),
+            ([1, 2], (1, 2)),
+            ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+            ({1, 2}, frozenset((1, 2))),
+            ([["a"], "b"], ["a", ["b"]]),
+            (["a, b"], ["a", "b"]),
+            ([torch.zeros(2)], [torch.ones(2)]),
+            ({"x": torch.zeros(2)}, {"y": torch.zeros(2)}),
+            ((torch.zeros(2), "a"), [torch.zeros(2), "a"]),
+            (Box(1), Box(2)),
+            (Box(1, np.zeros(2)), Box(1, np.ones(2))),
+            ([Box(1), torch.zeros(1)], [Box(2), torch.zeros(1)]),
+            (Pair(1, 2), (1, 2)),
+            (Path("/a"), "/a"),
+            (None, 0),
+            (len, sum),
+        ],
+    )
+    def test_containers_and_objects_count_by_their_content(self, keep: Any, one: Any, other: Any) -> None:
+        seen = []
+
+        def what(x: Any) -> str:
+            seen.append(1)
+            return repr(x)
+
+        f = keep(what)
+        results = [f(value) for value in (one, other, one, other)]
+        assert len(seen) == 2
+        assert results[:2] == results[2:]
+
+    def test_an_array_that_was_written_to_is_another_argument(self, keep: Any, calls: list[Any]) -> None:
+        f = keep(scaled)
+        small, large = np.zeros(8), np.zeros(1 << 18)
+        for array in (small, large):
+            assert f(array)[0] == 0
+            array[0] = 1
+            assert f(array)[0] == 2
+        assert len(calls) == 4
+
+    def test_an_array_in_an_object_that_was_written_to_is_another_argument(self, keep: Any) -> None:
+        def first(box: Box) -> float:
+            return float(box.pixels[0])
+
+        f = keep(first)
+        box = Box(1, np.zeros(1 << 18))
+        assert f(box) == 0
+        box.pixels[0] = 1
+        assert f(box) == 1
+
+    def test_variadic_arguments(self, keep: Any) -> None:
+        seen = []
+
+        def join(*args: Any, sep: str = "-", **options: Any) -> str:
+            seen.append(1)
+            return sep.join(map(str, [*args, *options.items()]))
+
+        f, results = keep(join), []
+        calls = [((1, 2), {}), ((1,), {}), ((1, 2), {"sep": "+"}), ((), {"a": 1}), ((), {"b": 1}), ((Box(1),), {})]
+        for _ in range(2):
+            for args, options in calls:
+                results.append(f(*args, **options))
+        assert len(seen) == len(calls)
+        assert results[:6] == results[6:] == ["1-2", "1", "1+2", "('a', 1)", "('b', 1)", "Box(size=1, pixels=None)"]
+
+    def test_a_call_that_does_not_fit_is_the_functions_own_error(self, keep: Any) -> None:
+        f = keep(scaled)
+        for args, options in ((), {}), ((1, 2, 3), {}), ((1,), {"other": 1}), ((1,), {"x": 1}):
+            with pytest.raises(TypeError, match=r"scaled\(\)"):
+                f(*args, **options)
+
+    def test_a_positional_only_parameter(self, keep: Any) -> None:
+        def half(x: int, /) -> float:
+            return x / 2
+
+        f = keep(half)
+        assert [f(4), f(4)] == [2, 2]
+        with pytest.raises(TypeError, match="positional-only"):
+            f(x=4)
+
+    def test_ignored_parameters_make_no_difference(self, keep: Any, calls: list[Any]) -> None:
+        f = keep(scaled, ignore=["offset"])
+        assert [f(1), f(1, offset=5)] == [2, 2]
+        assert len(calls) == 1
+
+    def test_odd_strings(self, keep: Any) -> None:
+        f = keep(len)
+        for text in ("\ud800", "a\0b", "x" * 10_000, "x" * 9_999, ""):
+            assert [f(text), f(text)] == [len(text)] * 2
+        assert f.cache.stats().misses == 5
+
+
+class TestFiles:
+    def read(self, keep: Any) -> Any:
+        def read(path: Any) -> str:
+            path = Path(os.fsdecode(path))
+            return "".join(sorted(p.read_text() for p in path.iterdir())) if path.is_dir() else path.read_text()
+
+        return keep(read)
+
+    @pytest.mark.parametrize("kind", [str, Path, os.fsencode])
+    def test_a_path_counts_with_the_file_that_it_names(self, keep: Any, tmp_path: Path, kind: Any) -> None:
+        f, file = self.read(keep), tmp_path / "file.txt"
+        file.write_text("one")
+        assert [f(kind(str(file))), f(kind(str(file)))] == ["one", "one"]
+        file.write_text("other")
+        assert f(kind(str(file))) == "other"
+        assert f.cache.stats().hits == 1
+
+    def test_a_path_in_a_container_counts_with_its_file(self, keep: Any, tmp_path: Path) -> None:
+        f, file = keep(lambda paths: [Path(path).read_text() for path in paths]), tmp_path / "file.txt"
+        file.write_text("one")
+        assert f([str(file)]) == ["one"]
+        file.write_text("other")
+        assert f([str(file)]) == ["other"]
+
+    def test_a_folder_counts_with_the_files_below_it(self, keep: Any, tmp_path: Path) -> None:
+        f, folder = self.read(keep), tmp_path / "data"
+        folder.mkdir()
+        (folder / "a").write_text("a")
+        assert [f(folder), f(folder)] == ["a", "a"]
+        (folder / "b").write_text("b")
+        assert f(folder) == "ab"
+
+    def test_a_folder_with_too_many_files_is_refused(self, keep: Any, tmp_path: Path, monkeypatch: Any) -> None:
+        monkeypatch.setattr("warmstore.identity.named_files._MOST_BELOW", 1)
+        for name in "abc":
+            (tmp_path / name).touch()
+        with pytest.raises(ws.NoFingerprint, match=r"path: the folder .*ignore=\('path',\)"):
+            self.read(keep)(tmp_path)
+
+    def test_a_function_that_writes_the_file_it_is_given_is_not_kept(
+        self, keep: Any, tmp_path: Path, caplog: Any
+    ) -> None:
+        def write(path: str) -> int:
+            return Path(path).write_text("some text")
+
+        f = keep(write)
+        assert [f(str(tmp_path / "out")), f(str(tmp_path / "out2"))] == [9, 9]
+        assert f.cache.stats().refused == 2
+        assert caplog.text.count("changed while it ran") == 1
+
+
+class TestCode:
+    def version(self, keep: Any, source: str) -> Any:
+        space: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(source, "<cell>", "exec"), space)
+        return keep(space["f"])
+
+    def test_edited_code_is_a_miss_and_restored_code_a_hit(self, keep: Any) -> None:
+        first = "def helper(x): return x + 1\ndef f(x): return helper(x) * 2\n"
+        edited = "def helper(x): return x + 2\ndef f(x): return helper(x) * 2\n"
+        for source, result, hits in ((first, 4, 0), (edited, 6, 0), (first, 4, 1), ("# moved\n\n" + edited, 6, 1)):
+            f = self.version(keep, source)
+            assert f(1) == result
+            assert f.cache.stats().hits == hits, source
+            f.cache.close()
+
+    def test_a_global_counts(self, keep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        f = keep(lambda x: x * SCALE)
+        assert f(2) == 6
+        monkeypatch.setattr(f"{__name__}.SCALE", 5)
+        assert f(2) == 10
+        monkeypatch.undo()
+        assert f(2) == 6
+        assert f.cache.stats().hits == 1
+
+    def test_a_closure_counts(self, keep: Any) -> None:
+        factor = 2
+        f = keep(lambda x: x * factor)
+        assert f(2) == 4
+        factor = 3
+        assert f(2) == 6
+
+    def test_a_cached_function_that_it_calls_counts_by_its_code(self, keep: Any) -> None:
+        source = "def g(x): return x + {}\ng = keep(g)\ndef f(x): return g(x)\n"
+        results = []
+        for constant in (1, 2):
+            space: dict[str, Any] = {"__name__": "__main__", "keep": keep}
+            exec(compile(source.format(constant), "<cell>", "exec"), space)
+            results.append(keep(space["f"])(1))
+        assert results == [2, 3]
+
+    def test_a_decorator_around_a_cached_function_counts(self, keep: Any) -> None:
+        def plus(amount: int) -> Any:
+            def decorate(function: Any) -> Any:
+                @functools.wraps(function)
+                def wrapper(x: int) -> int:
+                    return int(function(x)) + amount
+
+                return wrapper
+
+            return decorate
+
+        inner = keep(scaled)
+        assert [keep(plus(1)(inner))(1), keep(plus(5)(inner))(1)] == [3, 7]
+
+    def test_recursion(self, keep: Any) -> None:
+        seen = []
+
+        def fibonacci(n: int) -> int:
+            seen.append(n)
+            return n if n < 2 else int(fibonacci(n - 1)) + int(fibonacci(n - 2))
+
+        fibonacci = keep(fibonacci)
+        assert fibonacci(30) == 832040
+        assert len(seen) == 31
+
+    def test_version_stands_for_what_is_unknown(self, keep: Any) -> None:
+        def f(x: int) -> int:
+            return int(eval("x + 1"))
+
+        with pytest.raises(ws.NoFingerprint, match="eval runs text"):
+            keep(f)(1)
+        assert [keep(f, "1")(1), keep(f, version="1")(1)] == [2, 2]
+        assert keep(f, version="2").check_call_in_cache(1) is False
+        assert keep(f, version="1").check_call_in_cache(1) is True
+
+
+class Model:
+    def __init__(self, weight: int) -> None:
+        self.weight = weight
+        self.unused = 0
+
+    def times(self, x: int) -> int:
+        return self.helper(x) * self.weight
+
+    def helper(self, x: int) -> int:
+        return x
+
+
+class TestKinds:
+    def test_what_the_method_reads_of_self_counts(self, keep: Any) -> None:
+        times = keep(Model.times)
+        one, other = Model(2), Model(3)
+        assert [times(one, 1), times(other, 1), times(Model(2), 1)] == [2, 3, 2]
+        one.unused = 7
+        assert times(one, 1) == 2
+        one.weight = 5
+        assert times(one, 1) == 5
+        assert times.cache.stats().misses == 3
+
+    def test_decorated_methods(self, tmp_path: Path) -> None:
+        class Point:
+            def __init__(self, x: int) -> None:
+                self.x = x
+
+            @ws.cached(tmp_path)
+            def plus(self, y: int = 1) -> int:
+                return self.x + y
+
+            @staticmethod
+            @ws.cached(tmp_path)
+            def inner_static(y: int) -> int:
+                return y
+
+            @ws.cached(tmp_path)
+            @staticmethod
+            def outer_static(y: int) -> int:
+                return -y
+
+            @classmethod
+            @ws.cached(tmp_path)
+            def inner_class(cls, y: int) -> str:
+                return f"{cls.__name__} {y}"
+
+            @ws.cached(tmp_path)
+            @classmethod
+            def outer_class(cls, y: int) -> str:
+                return f"{cls.__name__} {y}"
+
+        for _ in range(2):
+            assert [Point(1).plus(), Point(1).plus(y=1), Point(2).plus()] == [2, 2, 3]
+            assert [Point.inner_static(1), Point.outer_static(1), Point(1).outer_static(1)] == [1, -1, -1]
+            assert [Point.inner_class(1), Point.outer_class(1), Point(1).outer_class(1)] == ["Point 1"] * 3
+        assert Point.plus.cache.stats().misses == 2
+        assert Point.outer_static.cache.stats().misses == 1
+        assert Point.outer_class.cache.stats().misses == 1
+        for one in (Point.plus, Point.inner_static, Point.outer_static, Point.inner_class, Point.outer_class):
+            one.cache.close()
+
+    def test_a_bound_method_a_partial_a_lambda_a_function_of_c_and_an_object(self, keep: Any) -> None:
+        class Adder:
+            def __init__(self, amount: int) -> None:
+                self.amount = amount
+
+            def __call__(self, x: int) -> int:
+                return x + self.amount
+
+        functions = [
+            (Model(2).times, Model(4).times),
+            (functools.partial(scaled, by=3.0), functools.partial(scaled, by=4.0)),
+            (lambda x: x + 1, lambda x: x + 2),
+            (abs, hash),
+            (np.negative, np.square),
+            (Adder(1), Adder(2)),
+        ]
+        for pair in functions:
+            for function in pair:
+                f = keep(function)
+                assert [f(-3), f(-3)] == [function(-3)] * 2
+                assert f.cache.stats().hits == 1, function
+
+    def test_the_name_the_documentation_and_the_signature_stay(self, keep: Any) -> None:
+        f = keep(scaled)
+        assert (f.__name__, f.__doc__, f.__module__) == ("scaled", "A documented function.", __name__)
+        assert inspect.signature(f) == inspect.signature(scaled)
+        assert f.__wrapped__ is scaled
+
+    @pytest.mark.parametrize("function", [Model, functools.partial(Model, 1)])
+    def test_classes_are_refused(self, keep: Any, function: Any) -> None:
+        with pytest.raises(ws.UnsupportedType, match="Model is a class"):
+            keep(function)
+
+    def test_functions_whose_result_comes_later_are_refused(self, keep: Any) -> None:
+        def generator() -> Iterator[int]:
+            yield 1
+
+        async def coroutine() -> None: ...
+
+        async def asynchronous() -> Any:
+            yield 1
+
+        class Object:
+            def __call__(self) -> Iterator[int]:
+                yield 1
+
+        for function in (generator, coroutine, asynchronous, functools.partial(generator), Object()):
+            with pytest.raises(ws.UnsupportedType, match=r"is a(n asynchronous)? (generator|coroutine)"):
+                keep(function)
+
+    def test_wrong_arguments_of_the_decorator(self, tmp_path: Path) -> None:
+        with pytest.raises(TypeError, match=r"@ws.cached\('cache'\)"):
+            ws.cached(scaled)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="a function; got 3"):
+            ws.cached(tmp_path)(3)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="is a remote"):
+            ws.cached("s3://bucket/x")(scaled)
+        with pytest.raises(ValueError, match="max_size"):
+            ws.cached(tmp_path, max_size="1kB")(scaled)
+
+
+class TestRefused:
+    def test_random_numbers(self, keep: Any) -> None:
+        shared = np.random.default_rng(0)
+        for function in (
+            lambda: random.random(),
+            lambda: np.random.rand(),
+            lambda: torch.rand(1),
+            lambda: shared.random(),
+        ):
+            with pytest.raises(ws.NotStateless, match="draws random numbers from"):
+                keep(function)()
+        with pytest.raises(ws.NotStateless, match=r"draws random numbers from '.*\(rng\)'"):
+            keep(lambda rng: rng.random())(np.random.default_rng(0))
+        f = keep(lambda seed: np.random.default_rng(seed).random())
+        assert f(1) == f(1) != f(2)
+
+    def test_random_numbers_that_only_the_call_shows(self, keep: Any, caplog: Any) -> None:
+        import string
+
+        def hidden() -> str:
+            return "".join(getattr(random, "choices")(string.ascii_letters, k=20))  # noqa: B009
+
+        try:
+            f = keep(hidden)
+            assert f() != f()
+        except ws.NotStateless:
+            pass
+
+    def test_an_open_file_and_a_generator(self, keep: Any, tmp_path: Path) -> None:
+        f = keep(lambda x: len(list(x)))
+        with pytest.raises(ws.NoFingerprint, match=r"x.*generator.*ignore="):
+            f(number for number in range(3))
+        (tmp_path / "file").touch()
+        with (tmp_path / "file").open() as file, pytest.raises(ws.NoFingerprint, match=r"open file.*ignore="):
+            f(file)
+
+    def test_version_does_not_stand_for_arguments(self, keep: Any) -> None:
+        with pytest.raises(ws.NoFingerprint, match="version= stands for parts of the function alone"):
+            keep(lambda x: len(list(x)), version="1")(number for number in range(3))
+
+    def test_an_argument_that_is_changed_in_place(self, keep: Any, caplog: Any) -> None:
+        def append(x: list[int]) -> int:
+            x.append(1)
+            return len(x)
+
+        f, values = keep(append), []
+        assert [f(values), f(values), f([])] == [1, 2, 1]
+        assert f.cache.stats().refused == 3
+        assert "an argument, or a file that one names, changed" in caplog.text
+
+    def test_exceptions_are_not_kept(self, keep: Any, calls: list[Any]) -> None:
+        def fails(x: int) -> int:
+            CALLS.append(x)
+            raise ZeroDivisionError
+
+        f = keep(fails)
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                f(1)
+        assert calls == [1, 1]
+
+
+class TestThreads:
+    def test_many_threads_and_functions(self, keep: Any) -> None:
+        functions = [keep(lambda x: np.full(1000, x)), keep(lambda x: np.full(1000, x + 1))]
+        start = threading.Barrier(8)
+
+        def work(number: int) -> None:
+            start.wait()
+            for x in range(40):
+                for extra, f in enumerate(functions):
+                    assert (f((x * 7 + number) % 40) == (x * 7 + number) % 40 + extra).all()
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(8)))
+        for f in functions:
+            assert f.cache.stats().hits > 200
