@@ -115,7 +115,7 @@ def test_no_list_of_values(tmp_path):
 def test_hits_are_found_and_read_by_the_batch(tmp_path):
     """As many calls for a batch of 2048 as for one of 64."""
     with ws.FeatureCache(tmp_path, "id") as cache:
-        cache.put_batch(np.arange(4096), torch.rand(4096, 8))
+        cache.put_batch(np.arange(8192), torch.rand(8192, 8))  # no epoch ends meanwhile, which would be recorded
         cache.flush()
         counts = []
         for size in (64, 2048):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.misses import lookup_log
+from warmstore.compiling.misses.compile_recorder import CompileRecorder
 from warmstore.compiling.misses.key_descriptions import KeyDescription
 from warmstore.compiling.misses.lookup_log import Lookup
 from warmstore.compiling.misses.miss_reasons import NEW, MissReasons
@@ -72,22 +73,25 @@ class CompileSession:
         self.environment = environment
         self.job = job
         self.lookups: list[Lookup] = []
+        self._used: dict[str, Artifact] = {}
         self._requirements = requirements
         self._flights = flights
         self._wait = wait
         self._remote = remote
         if remote is not None:
             remote.start()
+        self._recorder = CompileRecorder(store, job, self._used)
         self._explanations = MissReasons(store, environment, job, requirements)
         self._seen: set[str] = set()
         self._warned: set[str] = set()
-        self._used: dict[str, Artifact] = {}
         self._began: dict[str, float] = {}
         self._flying = threading.local()
         self._lock = threading.RLock()
         self._complain = WarnOnce()
         self._closing = False
-        self._harvester = Harvester(store, self.scratch, self._keep_file, self._end_flight, self._complain)
+        self._harvester = Harvester(
+            store, self.scratch, self._keep_file, self._end_flight, self._complain, self._recorder.record_if_due
+        )
         self._restorer = Restorer(store, self.scratch, environment, self._harvester, self._used, remote)
         store.hand_over()  # the session closes the store
 
@@ -218,13 +222,16 @@ class CompileSession:
         return any(lookup.hit for lookup in self.lookups if lookup.key == path)
 
     def refused(self, path: str, reason: str) -> None:
-        self.lookups[:] = [lookup for lookup in self.lookups if lookup.key != path]
+        for lookup in [lookup for lookup in self.lookups if lookup.key == path]:
+            self.lookups.remove(lookup)
+            self._recorder.withdrawn(lookup)
         self.note(Lookup(path, False, (reason,)))
 
     def note(self, lookup: Lookup) -> None:
         """Record the result of a lookup. Each reason for a miss is logged as a warning once. A first compilation, of
         which nothing similar is stored, is logged as information."""
         self.lookups.append(lookup)
+        self._recorder.looked_up(lookup)
         if lookup.hit:
             self.store.count("hit")
             return
@@ -267,6 +274,7 @@ class CompileSession:
         artifact = self._used[path] = self.store.put(
             path, kind, data, environment=self.environment, requirements=self._requirements, seconds=seconds
         )
+        self._recorder.made(artifact)
         if self._remote is not None:
             self._remote.offer(artifact)
         self._explanations.keep(path)
@@ -371,5 +379,6 @@ class CompileSession:
             return
         self.store.used(list(self._used.values()))
         self.remember_job()
+        self._recorder.record()
         if self.lookups:
             lookup_log.write(self.store.folder, self.store.files, self.job, self.lookups, self.kept)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
-from warmstore.errors import ReadOnly
+from warmstore.errors import ReadOnly, StaleCache
 from warmstore.features.cache_merging import MergeResult, merge_caches
 from warmstore.features.cache_stats import CacheStats
 from warmstore.features.keyed.cache_options import CacheOptions
 from warmstore.features.keyed.cache_session import CacheSession
-from warmstore.features.keyed.cache_versions import Fingerprint, digest, read_versions
+from warmstore.features.keyed.cache_versions import Fingerprint, difference, digest, read_versions
 from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.features.keyed.version_binding import bind
 from warmstore.features.remote_binding import RemoteBinding, pull, push
@@ -408,12 +408,19 @@ class FeatureCache(Closeable):
         Raises:
             StaleCache: the cache was filled under another fingerprint, and versions="raise".
         """
-        if bind(self.session.version, fingerprint):
+        version = self.session.version
+        try:
+            is_bound = bind(version, fingerprint)
+        except StaleCache:
+            known = version.fingerprint or {}
+            version.recorder.stale(version, digest(fingerprint), difference(known, fingerprint))
+            raise
+        if is_bound:
             return self
-        with self.session.version.lock:
+        with version.lock:
             key = digest(fingerprint)
             if key not in self._others:
-                files = self.session.version.files if self._remote_binding is None else None
+                files = version.files if self._remote_binding is None else None
                 other = FeatureCache(self._location, self.id, **vars(self._options), files=files)
                 self._others[key] = other.bind(fingerprint)
                 versions = self._versions()

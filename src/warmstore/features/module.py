@@ -210,7 +210,7 @@ class CachedModule(nn.Module):
             args, kwargs = arguments.take(torch.from_numpy(which))
         began = time.perf_counter()
         output = self._compute(args, kwargs, lambda: self._bind(arguments) is session)
-        session.cost.add(time.perf_counter() - began, len(computed))
+        session.count_computed(time.perf_counter() - began, len(computed))
         self._check_bound(arguments, session)
         sure = self._out_dims is not UNSET or len(computed) > 1
         if self._out_dims is UNSET:

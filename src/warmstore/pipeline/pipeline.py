@@ -1,6 +1,7 @@
 """Pipeline: the chain of a source and its steps, with profiles, plans and loaders."""
 
 import os
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, final
@@ -277,7 +278,7 @@ class Pipeline(Closeable):
             start_method=start_method, **options,
         )  # fmt: skip
         if plan is not None:
-            loader.observer = EpochObserver(source.readings, plan.add_epoch)
+            loader.observer = EpochObserver(source.readings, plan.add_epoch, plan.recorder.epoch)
         return loader
 
     def _source(self, plan: Plan | None, seed: int) -> PipelineSource:
@@ -314,7 +315,10 @@ class Pipeline(Closeable):
         workers = self._workers(checked_plan(plan, makes_batches=True), workers, start_method)
         source = self._source(plan, 0)
         self._hold(source)
-        return fill(source, batch_size, workers, start_method, progress)
+        began = time.perf_counter()
+        result = fill(source, batch_size, workers, start_method, progress)
+        plan.recorder.filled(result, time.perf_counter() - began)
+        return result
 
     def push(
         self,

@@ -95,6 +95,14 @@ class Files:
         """Write buffers from `offset` on. Returns the number of bytes written, which may be fewer than given."""
         return os.pwritev(descriptor, buffers, offset)
 
+    def open_appending(self, path: Path) -> int:
+        """Open a file for `append` and reading. A missing file is created. Raises OSError for a link."""
+        return os.open(path, _APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+
+    def append(self, descriptor: int, data: Buffer) -> int:
+        """Write at the end of a file of `open_appending`, in one call. Returns the number of bytes written."""
+        return os.write(descriptor, data)
+
     def sync(self, descriptor: int) -> None:
         """Return when the file's data is on the disk."""
         _datasync(descriptor)

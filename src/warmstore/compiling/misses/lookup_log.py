@@ -15,6 +15,9 @@ from typing import Any
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import PLAIN, Files, read_whole
 
+FOLDER = "runs"
+"""The folder of lookups in that of the store."""
+
 _SHOWN = 3  # reasons in a summary
 _LONGEST = 120  # characters of a reason in a summary
 
@@ -51,14 +54,14 @@ def write(folder: Path, files: Files, job: str, lookups: Sequence[Lookup], kept:
     run = {"job": job, "time": time(), "pid": os.getpid(), "kept": kept, "lookups": list(map(asdict, lookups))}
     rank = os.environ.get("RANK", "")  # as torchrun sets it
     name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in job)[:100] or "_"
-    path = folder / "runs" / f"{name}.{rank if rank.isdecimal() else 0}.json"
+    path = folder / FOLDER / f"{name}.{rank if rank.isdecimal() else 0}.json"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     replace_file(path, json.dumps(run).encode(), durable=False, files=files)
 
 
 def read(folder: Path, job: str | None = None) -> Iterator[tuple[str, list[Lookup]]]:
     """The name of each job, or of one, and the lookups of its last run. Unreadable files are skipped."""
-    for path in sorted((folder / "runs").glob("*.json")):
+    for path in sorted((folder / FOLDER).glob("*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):
             run = json.loads(read_whole(PLAIN, path))
             if job is None or run["job"] == job:

@@ -29,6 +29,7 @@ class Harvester:
     Args:
         put: Stores one artifact, given path, kind and bytes.
         landed: Called with each path that was given to `made`, after the scan.
+        scanned: Called by the thread after each scan.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Harvester:
         put: Callable[[str, str, bytes], None],
         landed: Callable[[str], None],
         complain: WarnOnce,
+        scanned: Callable[[], object],
     ) -> None:
         self.kept = 0
         self._store = store
@@ -45,6 +47,7 @@ class Harvester:
         self._put = put
         self._landed = landed
         self._complain = complain
+        self._scanned = scanned
         self._known: dict[str, tuple[int, int]] = {}
         self._harvesting = threading.RLock()
         self._wake = threading.Condition()
@@ -91,6 +94,7 @@ class Harvester:
             self.harvest()
             for path in made:
                 self._landed(path)
+            self._scanned()
 
     def _harvest(self, folder: ScratchDir) -> None:
         try:

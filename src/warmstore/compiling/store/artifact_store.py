@@ -78,9 +78,11 @@ class ArtifactStore(Closeable):
             raise ValueError(f"max_size {max_size!r} is less than the {LEAST:,} bytes that a store needs")
         self._blobs = Blobs(self.folder / "blobs", self.files)
         self._quota = ArtifactQuota(self.folder, self._blobs, self.limit, eviction)
-        self._changes = Transactions(self._blobs, self._quota, lambda number: self.count("evicted", number))
+        self._changes = Transactions(self._blobs, self._quota, self._count_evicted)
         self._counting = threading.Lock()
         self._counts: Counter[str] = Counter()
+        self.evicted = 0
+        """The number of artifacts that this process has evicted."""
         self._rows = ArtifactRows()
         self._index = SharedIndex(self.folder, self._blobs, read_only=not _writable(self.folder))
         if not self.read_only:
@@ -261,6 +263,10 @@ class ArtifactStore(Closeable):
         """Add to a counter of `stats`. Counters are written with the next uses, or at `close`."""
         with self._counting:
             self._counts[name] += times
+
+    def _count_evicted(self, number: int) -> None:
+        self.count("evicted", number)
+        self.evicted += number
 
     def clear(self, *, job: str | None = None, kind: str | None = None, unused_for: float | None = None) -> int:
         """Remove all artifacts, or those of a job and kind that were unused for so many seconds. Returns their number.

@@ -9,7 +9,7 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,8 @@ from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.quota import ByteQuota
 
 _log = logging.getLogger("warmstore")
+
+Evicted = Callable[[int, int], object]
 
 SMALLEST = 4_000_000
 """The smallest `max_size` in bytes: a key index takes more than a megabyte."""
@@ -61,13 +63,17 @@ class _File:
 
 
 class CacheFiles:
-    """All versions of a cache on the disk: their size, and the order in which their files are evicted."""
+    """All versions of a cache on the disk: their size, and the order in which their files are evicted.
 
-    def __init__(self, folder: Path, name: str, max_size: int, files: Files) -> None:
+    evicted: called with the number and the bytes of evicted files.
+    """
+
+    def __init__(self, folder: Path, name: str, max_size: int, files: Files, evicted: Evicted) -> None:
         self._folder = folder
         self._name = name
         self._max_size = max_size
         self._files = files
+        self._evicted = evicted
 
     def nbytes(self) -> int:
         """Bytes of all versions: the sizes of their files."""
@@ -118,6 +124,7 @@ class CacheFiles:
                 chunks.setdefault(file.path.parent, []).append(file.number)
         for folder, numbers in chunks.items():
             evict(folder.parent, folder.name, numbers, self._files)
+        self._evicted(len(evicted), sum(file.nbytes for file in evicted))
         _log.debug("%s: evicted %d files", self._folder / self._name, len(evicted))
 
     def _candidates(self) -> Iterator[_File]:
@@ -141,13 +148,14 @@ class CacheFiles:
 
 
 class CacheQuota:
-    """Keeps all versions of a cache within `max_size` bytes. For several threads and processes."""
+    """Keeps all versions of a cache within `max_size` bytes. For several threads and processes. evicted: see
+    `CacheFiles`."""
 
-    def __init__(self, folder: Path, name: str, max_size: int, files: Files) -> None:
+    def __init__(self, folder: Path, name: str, max_size: int, files: Files, evicted: Evicted) -> None:
         self.max_size = max_size
         self.chunk_size = min(max_size // _CHUNKS, SLOT)
         self.largest = max_size // _LARGEST_SHARE
-        self._versions = CacheFiles(folder, name, max_size, files)
+        self._versions = CacheFiles(folder, name, max_size, files, evicted)
         self._quota = ByteQuota(
             max_size - _SPARE, self._versions, ReentrantFileLock(folder / f".{name}.room", files).held
         )

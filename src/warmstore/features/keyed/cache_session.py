@@ -6,6 +6,7 @@ The store, its folder and its fingerprint belong to `OpenVersion`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -104,23 +105,25 @@ class CacheSession:
             if self._remote is None:
                 raise
             self._remote.failed(error)
-            self.cost.add(misses=len(keys))
+            self._count({}, 0, len(keys), time.perf_counter())
             return None, np.arange(len(keys))
 
     def _fetch(self, keys: Keys) -> tuple[dict[str, Any] | None, Int64]:
+        began = time.perf_counter()
         self.version.check_open()
         self.blocks.raise_error()
         reader = self.version.reader
         if reader is not None and not len(self.blocks):
             values = reader.read_all(keys)
             if values is not None:
-                self._count(values, len(keys), 0)
+                self._count(values, len(keys), 0, began)
                 return values, _NOWHERE
         pending = self.blocks.find(keys)
-        return self._fetch_some(keys, self._find(keys, pending), pending)
+        return self._fetch_some(keys, self._find(keys, pending), pending, began)
 
     def serve(self, keys: Keys, device: torch.device | None) -> Any:
         """The output for keys that are all committed; None if some are not, or if this needs a longer lookup."""
+        began = time.perf_counter()
         version = self.version
         reader = version.reader
         if version.closed or reader is None or self._remote is not None or len(self.blocks):
@@ -129,7 +132,7 @@ class CacheSession:
         values = reader.read_all(keys) if len(keys) and self.serves(len(keys)) else None
         if values is None:
             return None
-        self._count(values, len(keys), 0)
+        self._count(values, len(keys), 0, began)
         return self.assemble(values, device)
 
     def missing(self, keys: Keys) -> Int64:
@@ -141,11 +144,11 @@ class CacheSession:
         return np.flatnonzero(absent)
 
     def _fetch_some(
-        self, keys: Keys, rows: Int64, pending: dict[int, tuple[Block, int]]
+        self, keys: Keys, rows: Int64, pending: dict[int, tuple[Block, int]], began: float
     ) -> tuple[dict[str, Any] | None, Int64]:
         stored = np.flatnonzero(rows >= 0)
         if not len(stored) and not pending:
-            self.cost.add(misses=len(keys))
+            self._count({}, 0, len(keys), began)
             return None, np.arange(len(keys))
         schema, reader = self.version.schema, self.version.reader
         assert schema is not None
@@ -153,7 +156,7 @@ class CacheSession:
         if reader is not None and len(stored):
             values, bad, damaged = reader.values(keys.take(stored), rows[stored])
             if bad is not None:
-                self.damaged += damaged
+                self._count_damaged(damaged)
                 stored = stored[~bad]
                 values = {path: select(value, ~bad) for path, value in values.items()}
         found = np.union1d(stored, np.array(list(pending), np.int64))
@@ -162,13 +165,26 @@ class CacheSession:
             pending_rows = [(rank[index], block.leaves, row) for index, (block, row) in pending.items()]
             values = merge(schema, values, np.searchsorted(found, stored), pending_rows, len(found))
         missing = np.setdiff1d(np.arange(len(keys)), found)
-        self._count(values, len(found), len(missing))
+        self._count(values, len(found), len(missing), began)
         return values if len(found) else None, missing
 
-    def _count(self, values: dict[str, Any], hits: int, misses: int) -> None:
+    def _count(self, values: dict[str, Any], hits: int, misses: int, began: float) -> None:
         self.cost.add(hits=hits, misses=misses)
+        nbytes = 0
         for value in values.values():
-            self.bytes_read += nbytes_of(value)
+            nbytes += nbytes_of(value)
+        self.bytes_read += nbytes
+        self.version.recorder.looked_up(self.version, hits, misses, nbytes, began)
+
+    def _count_damaged(self, count: int) -> None:
+        if count:
+            self.damaged += count
+            self.version.recorder.damaged(count)
+
+    def count_computed(self, seconds: float, samples: int) -> None:
+        """Count samples that the module computed."""
+        self.cost.add(seconds, samples)
+        self.version.recorder.computed(seconds, samples)
 
     def _find(self, keys: Keys, pending: dict[int, Any]) -> Int64:
         """The confirmed row of each key, or a negative code. A key counts as missing only after a refresh."""
@@ -181,7 +197,7 @@ class CacheSession:
             rows[unknown] = version.reader.keyed.find(keys.take(unknown))
             unknown = unknown[rows[unknown] < 0]
             has_new_rows = bool(len(unknown)) and version.see_others()
-        self.damaged += int((rows == DAMAGED).sum())
+        self._count_damaged(int((rows == DAMAGED).sum()))
         return rows
 
     def completed(self, values: Any, missing: Int64, leaves: Sequence[Leaf], rows: Int64, count: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ folder meanwhile under another fingerprint, this version moves to another folder
 from __future__ import annotations
 
 import contextlib
+import stat
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from warmstore.features.keyed.cache_quota import CacheQuota, rebalance, tidy
 from warmstore.features.keyed.cache_reader import CacheReader
 from warmstore.features.keyed.cache_store import SETTLED, UNSETTLED, UNSIGNED, is_settled, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, difference, have_same_rules, version_folder
+from warmstore.features.keyed.lookup_recorder import LookupRecorder
 from warmstore.features.keyed.usage_counters import UsageCounters
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.features.outputs.output_structure import check_spec
@@ -30,6 +32,7 @@ from warmstore.records.maintenance.rewrite import Utilisation
 from warmstore.records.write.upgrade import upgrade
 from warmstore.records.write.write_options import WriteOptions
 from warmstore.replicate.parts import PartLog
+from warmstore.storage.disk_usage import entries_below
 from warmstore.storage.files import Files, is_read_only
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.registry import FEATURES, register
@@ -90,8 +93,9 @@ class OpenVersion:
         self.files = files or (Files() if remote is None else remote.files(self.name))
         self.blocks = blocks
         self.options = options
-        max_size = options.max_size
-        self.quota = CacheQuota(folder, self.name, parse_size(max_size), self.files) if max_size else None
+        max_size = parse_size(options.max_size) if options.max_size else None
+        self.recorder = LookupRecorder(self.path, limit=max_size)
+        self.quota = CacheQuota(folder, self.name, max_size, self.files, self.recorder.evicted) if max_size else None
         self.cost = UsageCounters(self.path / "cost.json")
         self.reader: CacheReader | None = None
         self.schema: OutputSchema | None = None
@@ -139,6 +143,16 @@ class OpenVersion:
                 "cache id for the changed module, pass versions='new' to keep both, undo the change, or remove "
                 f"{self.path}"
             )
+
+    @property
+    def entries(self) -> int:
+        """Samples in this version, pending ones too."""
+        return len(self.blocks) + (self.reader.store.snapshot.length if self.reader is not None else 0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the disk."""
+        return sum(status.st_size for _, status in entries_below(self.path) if not stat.S_ISDIR(status.st_mode))
 
     # Opening and creating
 
@@ -262,6 +276,7 @@ class OpenVersion:
             self.reader.store.reclaim()
             self.schema = self.reader = None
             self.settled = True
+        self.recorder.move(self, path)
         self.path = path
         self.cost.move(path / "cost.json")
         if self.remote is not None:
@@ -289,6 +304,7 @@ class OpenVersion:
         self.check_open()
         if not self._read_only:
             self.blocks.flush(self.commit)
+            self.recorder.flushed(self)
 
     def commit(self, blocks: Sequence[Block]) -> None:
         """Commit blocks to the store. Blocks that the store accepted before a commit failed are not passed again."""
@@ -305,6 +321,7 @@ class OpenVersion:
             raise
         reader.keyed.flush()
         self._accepted = 0
+        self.recorder.wrote(sum(block.nbytes for block in blocks))
 
     def rebalance(self, progress: bool | None) -> Utilisation:
         """See `FeatureCache.rebalance`."""
@@ -342,6 +359,7 @@ class OpenVersion:
     def close(self) -> None:
         """Push to the remote and close the files. Nothing may be pending."""
         if self.writes:
+            self.recorder.record(self)
             self.cost.save()
             if self.remote is not None and self.reader is not None:
                 self.remote.push_now(self)
@@ -356,6 +374,7 @@ class OpenVersion:
         """In a forked child: pending blocks, locks and hot rows stay with the parent."""
         self.lock = threading.RLock()
         self._accepted = 0
+        self.recorder.after_fork()
         self.blocks.after_fork()
         if self.hot is not None:
             self.hot.after_fork()

@@ -29,20 +29,28 @@ class MeasuredEpoch:
 
 
 class EpochObserver:
-    """Called by a loader after each epoch. Only steady epochs are handed on: complete ones, except the first.
+    """Called by a loader after each epoch.
 
     Args:
         readings: returns what all processes have measured since its last call.
-        measured: receives each steady epoch.
+        measured: receives each steady epoch: complete ones, except the first.
+        ended: receives every epoch.
     """
 
-    def __init__(self, readings: Callable[[], list[MeterReading]], measured: Callable[[MeasuredEpoch], object]) -> None:
+    def __init__(
+        self,
+        readings: Callable[[], list[MeterReading]],
+        measured: Callable[[MeasuredEpoch], object],
+        ended: Callable[[EpochTimes, MeterReading], object],
+    ) -> None:
         self._readings = readings
         self._measured = measured
+        self._ended = ended
         self._pace = machine_pace()
 
     def __call__(self, times: EpochTimes) -> None:
         reading = total(self._readings())
+        self._ended(times, reading)
         if times.is_steady:
             if times.seconds >= _LONG:
                 self._pace = machine_pace()

@@ -1,15 +1,22 @@
 """A plan: how many samples a pipeline caches after each step, in memory and on disk. `assignment` says which."""
 
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import final
 
 from warmstore.pipeline.plan.plan_figures import PlanFigures
+from warmstore.pipeline.plan.plan_recorder import PlanRecorder
 
 
 @final
 class Plan(PlanFigures):
     """A plan; see `PlanFigures`. Make one with `Pipeline.plan`; `print` it, or `plot` it."""
+
+    @cached_property
+    def recorder(self) -> PlanRecorder:
+        """Writes the epochs of loaders of this plan into the history in its folder."""
+        return PlanRecorder(self)
 
     def __repr__(self) -> str:
         places = ", ".join(

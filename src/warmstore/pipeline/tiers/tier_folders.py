@@ -22,7 +22,7 @@ from warmstore.errors import StoreExists
 from warmstore.pipeline.step_identities import Description, difference_of, key_of
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_store import StoreLocation
-from warmstore.pipeline.tiers.tier_quota import ABOUT
+from warmstore.pipeline.tiers.tier_quota import ABOUT, SAMPLES
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.disk_usage import entries_below
 from warmstore.storage.files import Files, file_lock
@@ -37,7 +37,6 @@ SHARED = Path("/dev/shm")
 _PREFIX = "warmstore"
 _MARKER = "WARMSTORE"
 _MARKER_TEXT = b"warmstore keeps samples of pipelines in this folder, and may remove all of it.\n"
-_SAMPLES = "warmstore-samples"
 
 FORMAT = 5
 """The format of versions. One of another format is removed and filled again."""
@@ -133,7 +132,7 @@ def disk_folder(folder: Path) -> Path:
 
 def tier_folder(folder: Path) -> Path:
     """Where the disk tier is in a folder that is given to plans."""
-    return folder / _SAMPLES
+    return folder / SAMPLES
 
 
 def stored_bytes(folder: Path, version: str) -> int:

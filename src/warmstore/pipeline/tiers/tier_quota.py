@@ -15,9 +15,13 @@ from warmstore.records.format.manifest import NAME
 from warmstore.replicate.attach import STAGING
 from warmstore.storage.disk_usage import BLOCK, folder_bytes, on_disk
 from warmstore.storage.files import HUGE_PAGE, Buffer, Files
+from warmstore.storage.history import History
 from warmstore.storage.lease import SUFFIX, remove_unused
 from warmstore.storage.locks import ReentrantFileLock
 from warmstore.storage.quota import ByteQuota
+
+SAMPLES = "warmstore-samples"
+"""The name of a disk tier's folder, in the folder of plans."""
 
 ABOUT = "about.json"
 """The file that describes a version of a tier. A folder without it is not ours, and never removed."""
@@ -65,6 +69,8 @@ class TierVersions:
             removed += sum(map(_remove_staging, self.stores()))
         if removed < excess:
             removed += evict_unneeded(self.stores(), excess - removed)
+        if removed and self.folder.name == SAMPLES:
+            History(self.folder.parent, "pipelines").append("evicted", bytes=removed)
         return removed > 0
 
     def stores(self) -> Iterator[Path]:

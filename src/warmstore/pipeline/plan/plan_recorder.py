@@ -1,0 +1,92 @@
+"""PlanRecorder: writes a plan, and what its epochs took, into the history in the plan's folder.
+
+An epoch without a cache is the plan's prediction, for as many samples as the epoch had. The seconds saved are those
+that a program waits less for batches: they are negative for an epoch that fills the tiers.
+"""
+
+from warmstore.loading.epoch_times import EpochTimes
+from warmstore.loading.fill_result import FillResult
+from warmstore.pipeline.metering.epoch_meter import MeterReading
+from warmstore.pipeline.plan.plan_figures import PlanFigures
+from warmstore.storage.history import History, Pace
+
+
+class PlanRecorder:
+    """Records the use of a plan by this process. Plans without a folder are not recorded.
+
+    The records of a short epoch are rate limited: after the first ones, at most one a second is written.
+    """
+
+    def __init__(self, plan: PlanFigures) -> None:
+        self._history = None if plan.folder is None else History(plan.folder, "pipelines")
+        self._plan = plan
+        self._pace = Pace()
+        self._epoch = 0
+        self._is_told = False
+        self._name = " -> ".join(step.name for step in plan.steps)
+
+    def _tell(self, history: History) -> None:
+        """Record the plan before its first epoch."""
+        if not self._is_told:
+            self._is_told = True
+            plan = self._plan
+            history.append(
+                "plan",
+                name=self._name,
+                samples=plan.samples,
+                epoch_seconds=plan.epoch_seconds,
+                sample_seconds=plan.epoch_seconds / max(plan.samples, 1),
+                uncached_seconds=plan.uncached_seconds,
+                build_seconds=plan.build_seconds,
+                band=list(plan.band),
+                limited_by=plan.bound,
+                memory=plan.memory,
+                disk=plan.disk,
+                memory_used=int(plan.memory_used),
+                disk_used=int(plan.disk_used),
+                workers=plan.workers,
+                batch_size=plan.batch_size,
+                placements=[
+                    {
+                        "after": plan.steps[place.step - 1].name if place.step else "source",
+                        "tier": place.tier,
+                        "codec": place.codec,
+                        "samples": plan.samples_in(number),
+                    }
+                    for number, place in enumerate(plan.placements)
+                ],
+            )
+
+    def epoch(self, times: EpochTimes, reading: MeterReading) -> None:
+        """Record an epoch of a loader that has ended."""
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        if self._history is None or not self._pace.may_end():
+            return
+        self._pace.wrote()
+        self._tell(self._history)
+        plan = self._plan
+        share = reading.samples * plan.world_size / max(plan.samples, 1)
+        uncached = plan.uncached_seconds * share
+        waited = max(times.seconds - times.outside, 0.0)
+        without = max(uncached - times.outside, 0.0) if times.processes else uncached
+        self._history.append(
+            "epoch",
+            name=self._name,
+            epoch=epoch,
+            seconds=times.seconds,
+            waited_seconds=waited,
+            cpu_seconds={term: seconds for term, seconds in reading.cpu.items() if seconds},
+            hits=reading.samples - reading.computed,
+            misses=reading.computed,
+            predicted_seconds=plan.epoch_seconds * share,
+            uncached_seconds=uncached,
+            saved_seconds=without - waited,
+            is_steady=times.is_steady,
+            workers=times.processes,
+        )
+
+    def filled(self, result: FillResult, seconds: float) -> None:
+        """Record that `Pipeline.fill` has computed samples."""
+        if self._history is not None:
+            self._tell(self._history)
+            self._history.append("fill", name=self._name, seconds=seconds, computed=result.computed, hits=result.found)

@@ -1,0 +1,65 @@
+"""The history of the compile cache: hits, and misses by reason."""
+
+from pathlib import Path
+
+from tests.compiling.hosts import HERE
+from tests.compiling.test_session import GRAPH, compiled, session
+
+from warmstore.compiling.misses.lookup_log import FOLDER, read
+from warmstore.storage.history import NAME, read_history
+
+__all__ = ["session"]  # a fixture
+
+
+def test_a_run_that_compiles_and_one_that_finds(session, tmp_path: Path) -> None:
+    first = session()
+    assert not first.wanted(GRAPH, alone=False)
+    compiled(first, GRAPH + "one", b"graph")
+    first.close()
+    second = session()
+    assert second.wanted(GRAPH, alone=True)
+    second.close()
+    made, found = read_history(tmp_path / "store" / FOLDER)
+    assert (made["kind"], made["job"], made["hits"], made["misses"], made["made"]) == ("compiled", "job", 0, 1, 1)
+    assert made["reasons"] == {"it was not compiled here before": 1}
+    assert made["bytes_written"] == len(b"graph")
+    assert made["computed_seconds"] > 0
+    assert (found["hits"], found["misses"], found["restored"], found["bytes_read"]) == (1, 0, 1, 5)
+    assert found["saved_seconds"] == made["computed_seconds"]
+    assert "reasons" not in found
+    assert len(list(read(tmp_path / "store"))) == 1  # the lookups of the last run are still found
+
+
+def test_a_hit_that_is_refused_later_counts_as_a_miss(session, tmp_path: Path) -> None:
+    first = session()
+    assert not first.wanted(GRAPH, alone=False)
+    compiled(first, GRAPH + "one", b"graph")
+    first.close()
+    second = session()
+    assert second.wanted(GRAPH, alone=True)
+    second.refused(GRAPH, "it does not load")
+    second.close()
+    *_, found = read_history(tmp_path / "store" / FOLDER)
+    assert (found["hits"], found["misses"], found["reasons"]) == (0, 1, {"it does not load": 1})
+
+
+def test_a_run_that_does_not_close_is_recorded_while_the_harvester_runs(session, tmp_path: Path) -> None:
+    first = session()
+    assert not first.wanted(GRAPH, alone=False)
+    compiled(first, GRAPH + "one", b"graph")
+    first.harvest()
+    first._recorder.record_if_due()
+    assert not (tmp_path / "store" / FOLDER / NAME).exists()
+    first._recorder._pace._last -= 60
+    first._harvester._scanned()
+    (record,) = read_history(tmp_path / "store" / FOLDER)
+    assert record["misses"] == 1
+
+
+def test_evictions_are_counted(session, tmp_path: Path) -> None:
+    first = session(max_size="8MiB")
+    for number in range(8):
+        first.store.put(f"answer/{number}", "answer", bytes([number]) * 1_000_000, environment=HERE)
+    first.close()
+    (record,) = read_history(tmp_path / "store" / FOLDER)
+    assert record["evicted"] > 0
