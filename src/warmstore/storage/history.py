@@ -144,7 +144,7 @@ class Pace:
         soon: int = 16,
         least: float = 1.0,
         longest: float = 600.0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._soon = soon
         self._least = least
@@ -152,6 +152,8 @@ class Pace:
         self._interval = 15.0
         self._clock = clock
         self._last = clock()
+        self.due = self._last + self._interval
+        """The time from which on `is_due`, for callers that have looked at the clock."""
 
     def may_end(self) -> bool:
         """Whether a record may be written because something has ended."""
@@ -159,7 +161,7 @@ class Pace:
 
     def is_due(self) -> bool:
         """Whether a record should be written although nothing has ended."""
-        return self._clock() - self._last >= self._interval
+        return self._clock() >= self.due
 
     def wrote(self) -> None:
         """A record was written."""
@@ -167,6 +169,7 @@ class Pace:
             self._interval = min(self._longest, self._interval * 2)
         self._soon -= 1
         self._last = self._clock()
+        self.due = self._last + self._interval
 
 
 def read_history(path: Path, files: Files = PLAIN) -> Iterator[dict[str, Any]]:

@@ -50,7 +50,7 @@ def test_a_run_that_does_not_close_is_recorded_while_the_harvester_runs(session,
     first.harvest()
     first._recorder.record_if_due()
     assert not (tmp_path / "store" / FOLDER / NAME).exists()
-    first._recorder._pace._last -= 60
+    first._recorder._pace.due -= 60
     first._harvester._scanned()
     (record,) = read_history(tmp_path / "store" / FOLDER)
     assert record["misses"] == 1

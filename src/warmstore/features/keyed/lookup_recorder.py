@@ -99,7 +99,7 @@ class LookupRecorder:
         self._ended = time.perf_counter()
         counts.read_seconds += self._ended - began
         self._looked_up += hits + misses
-        if self._pace.is_due():
+        if self._ended >= self._pace.due:
             self.record(content)
 
     def computed(self, seconds: float, samples: int) -> None:
