@@ -80,7 +80,7 @@ def convert(
         metadata: a JSON value, kept with the store.
         chunk_size: bytes after which a chunk is sealed, at most 1 GiB.
         writer_threads: threads that compress; None for one per core.
-        progress: show a progress bar; by default only on a terminal.
+        progress: show a bar; None shows one on a terminal or in a notebook.
 
     Returns:
         The store, open for reading.

@@ -53,7 +53,7 @@ def export(
         format: "npy", "arrow" or "parquet"; by default found from the target's name.
         fields: names of the fields to export; all by default.
         overwrite: replace an existing target.
-        progress: show a progress bar; by default only on a terminal.
+        progress: show a bar; None shows one on a terminal or in a notebook.
 
     Returns:
         The target. It has values and no checksums. In .npy: [n, *shape] of the field's dtype, bfloat16 and float8 as

@@ -22,6 +22,7 @@ from warmstore.loading.fill_result import FillResult
 from warmstore.loading.loader import Loader
 from warmstore.loading.samplers.sequential import Sequential
 from warmstore.remote.location import is_remote as is_remote_url
+from warmstore.storage.progress import new_bar
 
 
 @dataclass(frozen=True)
@@ -62,15 +63,13 @@ class FillJob:
 
         Args:
             shard: from 0 to `shards` - 1. Shards have no samples in common, unless ids are repeated.
-            progress: show a bar; None shows one on a terminal.
+            progress: show a bar; None shows one on a terminal or in a notebook.
 
         Raises:
             ValueError: no such shard, or batches without the field `ids`.
         """
         if not 0 <= shard < shards:
             raise ValueError(f"shard {shard} of {shards} does not exist; shards are 0 to {shards - 1}")
-        from tqdm import tqdm  # imported only if a bar is shown
-
         loader = Loader(
             self.samples,
             batch_size=self.block_size,
@@ -80,13 +79,12 @@ class FillJob:
             uneven="allow",
         )
         batches = computed = found = 0
-        hidden = None if progress is None else not progress
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="warmstore-fill-"))
             filler, cache = open_filler(self, Leases(), f"shard {shard}", Path(folder))
             stack.enter_context(cache)
             stack.enter_context(loader)
-            for block in tqdm(loader, desc=f"{self.id} {shard}/{shards}", unit=" blocks", disable=hidden):
+            for block in new_bar(loader, shown=progress, desc=f"{self.id} {shard}/{shards}", unit=" blocks"):
                 if self.ids not in block:
                     raise ValueError(f"the samples have no field {self.ids!r}; they have {list(block)}")
                 result = filler.fill(block)

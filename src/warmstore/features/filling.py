@@ -9,6 +9,7 @@ from warmstore.errors import BadIds, ReadOnly
 from warmstore.features.module import CachedModule
 from warmstore.features.open_cache import OpenCache
 from warmstore.loading.fill_result import FillResult
+from warmstore.storage.progress import new_bar
 
 Call = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]
 
@@ -17,16 +18,13 @@ def fill(
     cache: OpenCache, module: nn.Module, loader: Iterable[Any], call: Call | None, progress: bool | None
 ) -> FillResult:
     """See `FeatureCache.fill`."""
-    from tqdm import tqdm  # imported only if a bar is shown
-
     if cache.read_only:
         raise ReadOnly(f"the cache {cache.path} was opened with read_only=True; open it without to fill it")
     cached = _cached(cache, module)
     batches = computed = found = 0
     if not cache.writes:
         return FillResult(batches, computed, found)
-    hidden = None if progress is None else not progress
-    with tqdm(loader, desc=cache.id, unit=" batches", disable=hidden, dynamic_ncols=True) as bar:
+    with new_bar(loader, shown=progress, desc=cache.id, unit=" batches") as bar:
         for batch in bar:
             args, kwargs = _arguments(batch) if call is None else call(batch)
             samples, missing = cached.count_missing(*args, **kwargs)

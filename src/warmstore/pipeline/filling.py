@@ -10,6 +10,7 @@ from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.samplers.sequential import Sequential
 from warmstore.loading.source import Source
 from warmstore.pipeline.pipeline_source import PipelineSource
+from warmstore.storage.progress import new_bar
 
 
 @final
@@ -40,8 +41,6 @@ def fill(
     source: PipelineSource, batch_size: int, workers: int, start_method: str | None, progress: bool | None
 ) -> FillResult:
     """See `Pipeline.fill`."""
-    from tqdm import tqdm  # only `fill` pays for this import
-
     stores = source.cached.open()
     if stores is None:
         return FillResult(0, 0, 0)
@@ -54,8 +53,7 @@ def fill(
         _Missing(source, missing), batch_size, Sequential(), epochs=1, workers=0, processes=workers,
         start_method=start_method, rank=0, world_size=1,
     )  # fmt: skip
-    shown = None if progress is None else not progress
-    with loader, tqdm(total=len(missing), desc="fill", unit=" samples", disable=shown, dynamic_ncols=True) as bar:
+    with loader, new_bar(shown=progress, total=len(missing), desc="fill", unit=" samples") as bar:
         for count in loader:
             batches += 1
             computed += count

@@ -111,7 +111,7 @@ class RecordStore(LocalStore):
         Args:
             url: s3://bucket/prefix, gs://, az://, http(s):// (WebDAV), or a folder. A URL holds one store.
             verify: read the chunks that the remote has already, and send damaged ones again.
-            progress: show a bar; None shows one on a terminal.
+            progress: show a bar; None shows one on a terminal or in a notebook.
             remote_options: options of obstore's store of that kind, such as {"endpoint": "https://..."}. By default
                 credentials are found as the cloud's own tools find them.
             anonymous: sign no requests.

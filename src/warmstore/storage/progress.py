@@ -1,28 +1,60 @@
-"""The progress bar of an operation on a whole store: in records if their number is known, else in bytes."""
+"""Progress bars of tqdm, on terminals and in notebooks. Elsewhere nothing is shown unless the caller asks for it."""
 
+import multiprocessing
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 Advance = Callable[[int, int | None], object]
 """Called with the number of new records, and with the bytes of the source read so far, for a bar that counts bytes."""
+
+
+def is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, and no child of it. Its streams are no terminals."""
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    if get_ipython is None or multiprocessing.parent_process() is not None:
+        return False
+    return "IPKernelApp" in (getattr(get_ipython(), "config", None) or ())
+
+
+def new_bar(iterable: Any = None, *, shown: bool | None, **options: Any) -> Any:
+    """A bar of tqdm: a widget in a notebook, or text where ipywidgets is not installed.
+
+    Args:
+        shown: None shows the bar on terminals and in notebooks only.
+        options: of tqdm.
+    """
+    # Imported late: tqdm is slow to import.
+    hidden = None if shown is None else not shown
+    options = {"dynamic_ncols": True, **options}
+    if hidden or not is_notebook():
+        from tqdm import tqdm
+
+        return tqdm(iterable, disable=hidden, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tqdm's advice to install ipywidgets: a bar of text does as well
+        from tqdm.auto import tqdm as notebook_tqdm
+    return notebook_tqdm(iterable, disable=False, **options)
 
 
 @contextmanager
 def progress_bar(
     rows: int | None, size: int | None, start: int, title: str, shown: bool | None = None
 ) -> Iterator[Advance]:
-    """Show progress. With `shown` None a bar appears on terminals only."""
-    from tqdm import tqdm  # imported late: it is slow to import
+    """Show the progress of an operation on a whole store: in records if their number is known, else in bytes.
 
+    `shown` is that of `new_bar`.
+    """
     in_bytes = rows is None and size is not None
-    bar = tqdm(
+    bar = new_bar(
+        shown=shown,
         total=size if in_bytes else rows,
         initial=0 if in_bytes else start,
         desc=title,
         unit="B" if in_bytes else " records",
         unit_scale=True,
-        disable=None if shown is None else not shown,
-        dynamic_ncols=True,
     )
 
     def advance(count: int, done: int | None) -> None:

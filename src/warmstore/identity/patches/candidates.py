@@ -58,7 +58,7 @@ _INERT = frozenset(
     ("inspect", "warnings", "logging", "traceback", "threading", "asyncio", "socket", "ssl", "select", "selectors",
      "subprocess", "multiprocessing", "unittest", "linecache", "importlib", "pkgutil", "signal", "sys", "site",
      "typing", "concurrent", "http", "urllib", "tempfile", "pdb", "doctest", "abc", "ast", "dis", "contextvars",
-     "os", "posix", "distutils")
+     "os", "posix", "distutils", "getpass")
 )  # fmt: skip
 """Modules of Python that libraries patch with functions of their own. This makes no difference to results."""
 

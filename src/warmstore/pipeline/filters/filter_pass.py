@@ -32,6 +32,7 @@ from warmstore.pipeline.tiers.tier_quota import tier_quota
 from warmstore.storage.disk_usage import folder_bytes
 from warmstore.storage.files import Files, file_lock
 from warmstore.storage.lease import UsageLease
+from warmstore.storage.progress import new_bar
 from warmstore.storage.thread_pool import thread_count
 
 _log = logging.getLogger("warmstore")
@@ -98,7 +99,7 @@ class FilterPass:
 
         Args:
             known: answers that are known, int8 [n]; `UNKNOWN` for others.
-            progress: show a bar; None shows one on a terminal.
+            progress: show a bar; None shows one on a terminal or in a notebook.
 
         Raises:
             TypeError: the predicate gives neither True nor False.
@@ -143,14 +144,9 @@ class FilterPass:
 
     def _evaluated(self, positions: Int64, progress: bool | None) -> Iterator[tuple[Int64, Answers]]:
         """Evaluate samples; yield indices into `positions`, int64 [n], and their answers, int8 [n]."""
-        from tqdm import tqdm  # only passes pay for this import
-
         started, done = time.perf_counter(), 0
         name = self._filter.predicate.name
-        bar = tqdm(
-            total=len(positions), desc=f"filter {name}", unit=" samples", dynamic_ncols=True,
-            disable=None if progress is None else not progress,
-        )  # fmt: skip
+        bar = new_bar(shown=progress, total=len(positions), desc=f"filter {name}", unit=" samples")
         with bar:
             for first, last in ((0, _FIRST), (_FIRST, len(positions))):
                 part = positions[first:last]

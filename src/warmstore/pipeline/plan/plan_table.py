@@ -16,7 +16,8 @@ _WIDTH = 140
 
 def as_text(plan: PlanFigures) -> str:
     """The table as plain text, at most 140 characters wide."""
-    console = Console(file=StringIO(), width=_WIDTH, highlight=False, color_system=None)
+    # Without force_jupyter, a console in a notebook displays what it prints instead of writing it to its file.
+    console = Console(file=StringIO(), width=_WIDTH, highlight=False, color_system=None, force_jupyter=False)
     show(plan, console)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue().rstrip()

@@ -46,6 +46,7 @@ def plan(
     world_size: int = 1,
     direct_io: bool = False,
     strategy: Strategy = "joint",
+    progress: bool | None = None,
 ) -> Plan:
     """Find the plan with the shortest epochs within the budgets.
 
@@ -65,6 +66,7 @@ def plan(
             rest (HyCache, 2025); "single", one step and one codec for all cached samples; "presto", the same for all
             samples or none (Isenko et al., "Where Is My Training Bottleneck?", SIGMOD 2022); "page-cache", only the
             system's page cache; "none", no cache at all.
+        progress: show a bar while the steps are measured; None shows one on a terminal or in a notebook.
 
     Raises:
         BadBudget: a budget is below zero, above the device's size, or for a disk without a folder.
@@ -78,7 +80,7 @@ def plan(
     if profile is None:
         from warmstore.pipeline.profile.profiler import profile as measured
 
-        profile = measured(chain, folder=where)
+        profile = measured(chain, folder=where, progress=progress)
     _check_profile(chain, profile)
     notes: list[str] = []
     if where is not None and (available := available_on_disk(where, budget.disk)) < budget.disk:

@@ -35,6 +35,7 @@ from warmstore.pipeline.profile.step_profiler import KEPT, LAST, ProfileRun, Tic
 from warmstore.pipeline.profile.throughput import Ready, doubled, measure
 from warmstore.pipeline.step_identities import describe, key_of
 from warmstore.pipeline.tiers.tier_folders import MemoryTier, memory_room
+from warmstore.storage.progress import new_bar
 
 _log = logging.getLogger("warmstore")
 
@@ -70,7 +71,7 @@ def profile(
         max_workers: most workers to try; None: one per core.
         cutoff: the number of workers is doubled while the rate grows by this share. By default 0.1.
         refresh: measure again, even if a saved profile matches.
-        progress: show a bar; None shows one on a terminal.
+        progress: show a bar; None shows one on a terminal or in a notebook.
 
     Raises:
         BadSource: the source has no samples.
@@ -103,8 +104,6 @@ def profile(
 
 
 def _measured(chain: Chain, key: str, options: ProfileOptions, folder: Path | None, progress: bool | None) -> Profile:
-    from tqdm import tqdm
-
     began, seconds = time.perf_counter(), options.seconds
     total = len(chain)
     sizes = sizes_of(chain.source)
@@ -113,10 +112,13 @@ def _measured(chain: Chain, key: str, options: ProfileOptions, folder: Path | No
     indices = _chosen(total, options.samples)
     buckets: Sequence[int] = [0] * len(indices) if sizes is None else bucket_of(sizes[indices], edges).tolist()
     stages = len(chain.steps) + 1
-    bar = tqdm(
-        total=100, disable=None if progress is None else not progress, dynamic_ncols=True, leave=False,
+    bar = new_bar(
+        shown=progress,
+        total=100,
+        desc="profiling",
+        leave=False,
         bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}",
-    )  # fmt: skip
+    )
 
     ends = [0.0]
 

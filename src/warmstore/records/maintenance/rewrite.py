@@ -69,7 +69,7 @@ def rewrite(
         fields: the fields of the new generation; those not in `make` are copied, compressed as they are.
         make: functions that return the values of new or changed fields, by field.
         repair: make damaged values absent instead of raising.
-        progress: show a bar; None shows one on a terminal.
+        progress: show a bar; None shows one on a terminal or in a notebook.
         keep: which rows to copy, of those committed before the rewrite starts; all by default.
 
     Raises:
