@@ -7,11 +7,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from warmstore.cli.tables import field_text, table
+from warmstore.cli.tables import table
 from warmstore.errors import Damaged
 from warmstore.features.cache_inspection import CacheState, duplicates, read_state
 from warmstore.features.keyed.cache_versions import Fingerprint, digest, id_name, version_paths
 from warmstore.features.outputs.output_schema import OutputSchema
+from warmstore.records.format.fields import field_text
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.humanize import format_duration, format_size
 from warmstore.tree.spec import TreeSpec, children_of, keys_of

@@ -7,9 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from warmstore.cli.tables import field_text, table
+from warmstore.cli.tables import table
 from warmstore.pipeline.plan.plan_figures import PlanFigures
 from warmstore.pipeline.tiers.tier_inspection import VersionState
+from warmstore.records.format.fields import field_text
 from warmstore.storage.humanize import format_duration, format_size
 
 _OTHER_FORMAT = "of another format"

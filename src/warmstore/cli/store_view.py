@@ -9,9 +9,9 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from warmstore.cli.tables import field_text, table
+from warmstore.cli.tables import table
 from warmstore.errors import Damaged
-from warmstore.records.format.fields import fields_to_json
+from warmstore.records.format.fields import field_text, fields_to_json
 from warmstore.records.maintenance.chunk_states import chunk_states, field_bytes
 from warmstore.records.maintenance.verify import Report
 from warmstore.replicate.record_store import RecordStore

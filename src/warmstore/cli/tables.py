@@ -1,14 +1,7 @@
-"""The tables and texts of fields that all commands print."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+"""The tables that all commands print."""
 
 from rich import box
 from rich.table import Table
-
-if TYPE_CHECKING:
-    from warmstore.records.format.fields import Field
 
 
 def table(title: str, *columns: str, wrap: bool = False) -> Table:
@@ -26,14 +19,3 @@ def table(title: str, *columns: str, wrap: bool = False) -> Table:
             overflow="fold",
         )
     return table
-
-
-def field_text(field: Field) -> str:
-    """The type of a field as text: `uint8 [96, 96]`."""
-    from warmstore.records.format.fields import Array, Ragged
-
-    if isinstance(field, Array):
-        return f"{field.dtype} {list(field.shape)}" if field.shape else field.dtype
-    if isinstance(field, Ragged):
-        return f"{field.dtype} [{', '.join('?' * field.ndim)}]"
-    return type(field).__name__

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
+from warmstore.display.html import html_method
 from warmstore.errors import ReadOnly, StaleCache
+from warmstore.features.cache_html import cache_html
 from warmstore.features.cache_merging import MergeResult, merge_caches
 from warmstore.features.cache_stats import CacheStats
 from warmstore.features.keyed.cache_options import CacheOptions
@@ -151,6 +153,8 @@ class FeatureCache(Closeable):
         location = str(self.session.version.folder) if binding is None else binding.remote.shown
         return f"FeatureCache({location!r}, {self.id!r}, {len(self):,} entries)"
 
+    _repr_html_ = html_method(cache_html)
+
     def __len__(self) -> int:
         """Rows on the disk, including earlier ones of repeated ids, and pending samples."""
         stored = sum(store.snapshot.length for store in self._stores())
@@ -280,7 +284,7 @@ class FeatureCache(Closeable):
                 the others are the module's positional arguments. A DataLoader's batches are on the CPU: move them to
                 the module's device in `call`.
             call: turns a batch of any other kind into (args, kwargs) of a call of the CachedModule.
-            progress: show a bar; None shows one on a terminal.
+            progress: show a bar; None shows one on a terminal or in a notebook.
 
         Returns:
             How many samples were computed and found. All are on the disk.
@@ -302,7 +306,7 @@ class FeatureCache(Closeable):
 
         Args:
             other: a cache, or the folder of one (of one version where there are several).
-            progress: show a bar; None shows one on a terminal.
+            progress: show a bar; None shows one on a terminal or in a notebook.
 
         Raises:
             SchemaMismatch: the other cache holds outputs of another structure, dtype or shape.
@@ -320,7 +324,7 @@ class FeatureCache(Closeable):
         than half full, the oldest samples are evicted to make room for the copy.
 
         Args:
-            progress: show a bar; None shows one on a terminal.
+            progress: show a bar; None shows one on a terminal or in a notebook.
 
         Returns:
             Records now, rows and bytes before, bytes now.

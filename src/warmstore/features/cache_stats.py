@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from warmstore.display.html import html_method
+from warmstore.features.cache_html import stats_html
 from warmstore.features.keyed.cache_versions import CacheVersion
 
 
@@ -37,6 +39,8 @@ class CacheStats:
     max_size: int | None = None
     evicted: int = 0
     window: float | None = None
+
+    _repr_html_ = html_method(stats_html)
 
     @property
     def hit_rate(self) -> float:

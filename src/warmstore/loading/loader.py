@@ -16,11 +16,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Never
 
+from warmstore.display.html import html_method
 from warmstore.errors import Closed, SampleSkipped
 from warmstore.loading.batch_sizes import BatchSize
 from warmstore.loading.collate import Collation
 from warmstore.loading.epoch_times import EpochTimes
 from warmstore.loading.loader_options import MOST_COUNT, check_first_samples, check_on_error, check_options, threads_of
+from warmstore.loading.loader_views import loader_html, loader_text
 from warmstore.loading.prefetch.batch_builder import BatchBuilder, OnError, Task
 from warmstore.loading.prefetch.batch_producer import Batches, BatchProducer, LoaderIteration
 from warmstore.loading.prefetch.device_transfer import transfer_to
@@ -207,12 +209,9 @@ class Loader(Closeable):
         return self._cursor.count()
 
     def __repr__(self) -> str:
-        cursor = self._cursor
-        samples = "an iterable" if cursor.samples is None else f"{cursor.samples:,} samples"
-        return (
-            f"Loader({samples}, {self._order!r:.200}, {self._shard}, epoch {cursor.epoch:,}, place {cursor.place:,}, "
-            f"{self._producer.threads} workers)"
-        )
+        return loader_text(self)
+
+    _repr_html_ = html_method(loader_html)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of an epoch, which begins with the first `next`."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, final
 
+from warmstore.display.html import html_method
 from warmstore.errors import SampleSkipped
 from warmstore.identity.named_files import Files
 from warmstore.loading.fill_result import FillResult
@@ -20,6 +21,7 @@ from warmstore.pipeline.filters.filtered_chain import FilteredChain
 from warmstore.pipeline.metering.epoch_observer import EpochObserver
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.pipeline_dataset import PipelineDataset
+from warmstore.pipeline.pipeline_html import pipeline_html
 from warmstore.pipeline.pipeline_loader import checked_workers, loader_of
 from warmstore.pipeline.pipeline_source import PipelineSource, uncached_source
 from warmstore.pipeline.plan.plan import Plan
@@ -84,6 +86,11 @@ class Pipeline(Closeable):
 
     def __repr__(self) -> str:
         return f"Pipeline({self._filtered.count_text()} samples, {' -> '.join(self._filtered.names)})"
+
+    def _html(self) -> str:
+        return pipeline_html(self._filtered)
+
+    _repr_html_ = html_method(_html)
 
     @property
     def chain(self) -> Chain:
@@ -307,7 +314,7 @@ class Pipeline(Closeable):
         """Fill the tiers of a plan before training. The memory tier stays until `close`.
 
         Args:
-            progress: show a bar; None shows one on a terminal.
+            progress: show a bar; None shows one on a terminal or in a notebook.
 
         Returns:
             How many samples were computed, and how many were cached already.
@@ -337,7 +344,7 @@ class Pipeline(Closeable):
         Args:
             url: of the folder for all pipelines: s3://, gs://, az://, http(s)://, or a folder.
             verify: read what the remote has already, and send damaged chunks again.
-            progress: show a bar; None shows one on a terminal.
+            progress: show a bar; None shows one on a terminal or in a notebook.
             remote_options: of obstore's store, such as {"endpoint": ...}.
             anonymous: send unsigned requests.
 

@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from warmstore.display.html import html_method
 from warmstore.errors import PositionError, SchemaMismatch
 from warmstore.records.format.fields import Array, Field, Fields, check_known
 from warmstore.records.read.numpy_indexing import apply_index, is_integer, split_index
 from warmstore.records.sample_batch import SampleBatch
+from warmstore.records.store_html import store_html
 from warmstore.records.store_reader import StoreReader
 
 
@@ -120,6 +122,11 @@ class FieldView:
             )
         return np.asarray(values, dtype)
 
+    def _html(self) -> str:
+        return store_html(self.store, [self.name], "FieldView")
+
+    _repr_html_ = html_method(_html)
+
     def __repr__(self) -> str:
         return f"FieldView({self.name!r}, {self.field}, shape={self.shape})"
 
@@ -162,6 +169,11 @@ class FieldsView:
         if fields is not None:
             check_known(f"the view of {self.store.path}", fields, self.fields)
         return self.store.gather(index, self.names if fields is None else fields)
+
+    def _html(self) -> str:
+        return store_html(self.store, self.names, "FieldsView")
+
+    _repr_html_ = html_method(_html)
 
     def __repr__(self) -> str:
         return f"FieldsView({self.names}, {len(self):,} records)"

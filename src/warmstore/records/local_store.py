@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from warmstore.display.html import html_method
 from warmstore.errors import PositionError, ReadOnly, SchemaMismatch
 from warmstore.records.field_views import FieldsView, FieldView, first_value, is_names
 from warmstore.records.format.encoded_rows import EncodedRows
@@ -22,6 +23,7 @@ from warmstore.records.maintenance.filtering import copy_kept
 from warmstore.records.maintenance.rewrite import Utilisation, rewrite
 from warmstore.records.maintenance.verify import Report, check
 from warmstore.records.read.numpy_indexing import is_integer
+from warmstore.records.store_html import store_html
 from warmstore.records.store_reader import StoreReader
 from warmstore.records.store_session import BATCH_BYTES
 from warmstore.records.write.store_draft import create_folder, drafted
@@ -93,6 +95,8 @@ class LocalStore(StoreReader):
             if is_read_only(error):
                 raise ReadOnly(error.errno, "the store cannot be written; open it with mode='r'", str(path)) from error
             raise
+
+    _repr_html_ = html_method(store_html)
 
     # Indexing
 
@@ -243,7 +247,7 @@ class LocalStore(StoreReader):
         """Copy the live records into new, dense chunks and remove the old ones. Others may read and append meanwhile.
 
         Args:
-            progress: show a bar; None shows one on a terminal.
+            progress: show a bar; None shows one on a terminal or in a notebook.
 
         Returns:
             How much of the store was in use before, and its size now.

@@ -1,7 +1,9 @@
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from tests.display.reading import read_html
 from tests.pipeline.plan.test_plan import pipeline
 from tests.pipeline.profiles import profile
 
@@ -52,3 +54,31 @@ def test_a_picture_has_a_bar_for_all_that_is_kept(tmp_path: Path) -> None:
     for tier, colour in (("memory", "#0f8b8d"), ("disk", "#ec9a29")):
         bars = sum(place.tier == tier and place.codec == "raw" for place in one.placements)
         assert content.count(f"fill: {colour}") >= bars + 1  # and one in the legend
+
+
+class TestInNotebooks:
+    """`_repr_html_`: the picture, or the table where there is no picture."""
+
+    def test_shows_the_picture_notes_and_table(self) -> None:
+        one = made(memory="2kB")
+        html = one._repr_html_()
+        shown = read_html(html)
+        assert shown.tags.count("img") == 1
+        assert "data:image/png;base64," in html
+        for note in one.notes:
+            assert any(text.startswith(note[:100]) for text in shown.text), note
+        assert str(one) in shown.text
+        assert len(html) < 200_000
+
+    def test_without_matplotlib_the_table_is_open(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+        html = made()._repr_html_()
+        shown = read_html(html)
+        assert "img" not in shown.tags
+        assert "<details open>" in html
+        assert any("in memory" in text for text in shown.text)
+
+    def test_a_long_chain_is_a_table(self) -> None:
+        found = profile([0, *[0.002] * 50], [100] * 51)
+        long = plan(pipeline(1000, 50).chain, found, memory="1MB", workers=0)
+        assert "img" not in read_html(long._repr_html_()).tags

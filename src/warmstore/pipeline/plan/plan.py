@@ -5,7 +5,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import final
 
+from warmstore.display.html import html_method
 from warmstore.pipeline.plan.plan_figures import PlanFigures
+from warmstore.pipeline.plan.plan_html import plan_html
 from warmstore.pipeline.plan.plan_recorder import PlanRecorder
 
 
@@ -29,6 +31,8 @@ class Plan(PlanFigures):
         from warmstore.pipeline.plan.plan_table import as_text  # only printing pays for rich
 
         return as_text(self)
+
+    _repr_html_ = html_method(plan_html)
 
     def explain(self) -> str:
         """The last steady epoch beside the prediction, term by term: which one was off, and whether the machine's pace

@@ -2,7 +2,7 @@
 
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from warmstore.extras import not_installed
 from warmstore.pipeline.plan.plan_figures import PlanFigures
@@ -22,6 +22,13 @@ def draw(plan: PlanFigures, path: Path) -> Path:
         NotInstalled: matplotlib is not installed.
         ValueError: matplotlib does not know the suffix.
     """
+    path = Path(path)
+    save(plan, path)
+    return path
+
+
+def save(plan: PlanFigures, file: Path | IO[bytes], format: str | None = None) -> None:
+    """Write the plot to a file. `format` is needed where the file has no suffix; see `draw`."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -42,9 +49,7 @@ def draw(plan: PlanFigures, path: Path) -> Path:
     _bytes(axes(0.40, 0.215, 1.3, rows), plan)
     _kept(axes(0.645, 0.32, 1.3, rows), plan)
     _draw_epochs(axes(0.155, 0.81, 1.3 + rows + 0.85, below), epochs, plan)
-    path = Path(path)
-    figure.savefig(path, dpi=160)
-    return path
+    figure.savefig(file, dpi=160, format=format)
 
 
 def _titles(figure: Any, plan: PlanFigures, height: float) -> None:
@@ -91,7 +96,7 @@ def _bytes(axes: Any, plan: PlanFigures) -> None:
 
 
 def _kept(axes: Any, plan: PlanFigures) -> None:
-    _rows(axes, plan, "cached share of all samples")
+    _rows(axes, plan, "cached share")
     _legend(axes)
     for row in range(len(plan.profile.stages)):
         axes.barh(row, 1.0, _BAR, color=_TRACK)

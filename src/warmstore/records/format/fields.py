@@ -235,6 +235,15 @@ def field_has_bytes(field: Field) -> bool:
     return not isinstance(field, Array) or field.width > 0
 
 
+def field_text(field: Field) -> str:
+    """The type of a field as text: `uint8 [96, 96]`."""
+    if isinstance(field, Array):
+        return f"{field.dtype} {list(field.shape)}" if field.shape else field.dtype
+    if isinstance(field, Ragged):
+        return f"{field.dtype} [{', '.join('?' * field.ndim)}]"
+    return type(field).__name__
+
+
 def arrow_schema(fields: Fields) -> pa.Schema:
     """The schema of the chunks of a store with these fields."""
     return pa.schema(

@@ -1,0 +1,1 @@
+"""HTML of objects for notebooks: tables, figures and thumbnails."""
