@@ -23,6 +23,7 @@ NAMES = (
     "labels",
     "features",
     "first_epoch",
+    "cached_functions",
     "torchcachex",
     "processes",
     "reopen",

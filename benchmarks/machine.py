@@ -22,6 +22,7 @@ PACKAGES = (
     "zstandard",
     "grain",
     "joblib",
+    "diskcache",
     "dask",
 )
 

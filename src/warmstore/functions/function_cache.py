@@ -21,7 +21,7 @@ from warmstore.functions.function_identity import FunctionIdentity
 from warmstore.functions.parameters import Argument, Parameters, name_of
 from warmstore.functions.result_bytes import decoded, encoded
 from warmstore.functions.results import ResultStore
-from warmstore.functions.value_texts import ArgumentTexts
+from warmstore.functions.value_texts import text_of
 from warmstore.identity.identity import Identity
 from warmstore.identity.plain_data import digest_of
 from warmstore.identity.recorded_identity import RecordedIdentity
@@ -140,10 +140,10 @@ class FunctionCache(Closeable):
         return arguments is not None and self._open().holds(self._key(arguments)[0])
 
     def _key(self, arguments: list[Argument]) -> tuple[bytes, RecordedIdentity, Identity]:
-        texts = ArgumentTexts()
-        parts = [place + "=" + texts.text(place, value) for place, value in arguments]
-        recorded = self._identity.recorded(texts.objects)
-        identity = recorded.refresh(exactly=True, arrays=bool(texts.objects))
+        objects: dict[str, Any] = {}
+        parts = [f"{place}={text_of(place, value, objects)}" for place, value in arguments]
+        recorded = self._identity.recorded(objects)
+        identity = recorded.refresh(exactly=True, arrays=bool(objects))
         self._identity.check(recorded, identity)
         lengths = " ".join([str(len(part)) for part in parts])
         whole = "\n".join([identity.digest, lengths, *parts])

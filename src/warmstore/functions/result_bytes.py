@@ -14,7 +14,7 @@ import numpy as np
 
 from warmstore.errors import UnsupportedType
 from warmstore.pipeline.tiers.flattening import flatten
-from warmstore.pipeline.tiers.sample_spec import TreeSpec, dtype_of, leaves_of
+from warmstore.pipeline.tiers.sample_spec import TreeSpec, dtype_of, leaves_of, ordered
 from warmstore.pipeline.tiers.unflattening import Undecodable, unflatten
 
 _PICKLED = b"\xff" * 8
@@ -84,6 +84,8 @@ def decoded(data: Any, *, allow_pickle: bool) -> Any:
             leaf = np.frombuffer(memory, dtype, count, at).reshape(shape) if count else np.empty(shape, dtype)
             leaves.append(leaf if leaf.flags.aligned else leaf.copy())
         at += size + -size % _ALIGNMENT
+    if spec[0] == "array" and not spec[4]:
+        return ordered(leaves[0], spec)
     return unflatten(spec, iter(leaves).__next__)
 
 

@@ -19,50 +19,50 @@ from warmstore.identity.plain_data import ATOMS, NAMES_A_FILE, NotPlain, PlainTe
 _STAMPS = FileStamps()
 _LONGEST_PATH = 1024
 _CONTAINERS = frozenset((list, tuple, dict))
+_NAMES = NAMES_A_FILE | {bytes}
 _DEEPEST = 20
 
 
-class ArgumentTexts:
-    """The texts of one call's arguments. objects: by place, the values that have no text."""
+def text_of(place: str, value: Any, objects: dict[str, Any], depth: int = 0) -> str:
+    """The text of a value.
 
-    def __init__(self) -> None:
-        self.objects: dict[str, Any] = {}
+    Args:
+        objects: gets the parts that have no text, by place.
 
-    def text(self, place: str, value: Any, depth: int = 0) -> str:
-        """The text of a value.
+    Raises:
+        NoFingerprint: it names a folder with more than 100,000 files.
+    """
+    kind = type(value)
+    rule = ATOMS.get(kind)
+    try:
+        if rule is not None:
+            text = f"{kind.__name__} {rule(value)}"
+            return f"{text} {_files(place, [value])}" if kind in _NAMES else text
+        if kind is np.ndarray:
+            return array_text(value)
+        if kind.__module__ == "torch" and (tensor := _tensor_text(value)):
+            return tensor
+        plain = PlainTexts(_is_never_simple)
+        text = plain.text(value)
+    except NotPlain:
+        if kind in _CONTAINERS and depth < _DEEPEST and len(value):
+            return _items(place, value, objects, depth + 1)
+        objects[place] = value
+        return f"object {full_name(kind)}"
+    return f"{text} {_files(place, plain.strings)}" if plain.strings else text
 
-        Raises:
-            NoFingerprint: it names a folder with more than 100,000 files.
-        """
-        kind = type(value)
-        rule = ATOMS.get(kind)
-        try:
-            if rule is not None:
-                text = f"{kind.__name__} {rule(value)}"
-                if kind in NAMES_A_FILE or kind is bytes:
-                    return f"{text} {_files(place, [value])}"
-                return text
-            if kind is np.ndarray:
-                return array_text(value)
-            if kind.__module__ == "torch" and (tensor := _tensor_text(value)):
-                return tensor
-            plain = PlainTexts(_is_never_simple)
-            text = plain.text(value)
-        except NotPlain:
-            if kind in _CONTAINERS and depth < _DEEPEST and len(value):
-                return self._items(place, value, depth + 1)
-            self.objects[place] = value
-            return f"object {full_name(kind)}"
-        return f"{text} {_files(place, plain.strings)}" if plain.strings else text
 
-    def _items(self, place: str, value: Any, depth: int) -> str:
-        """The text of a container that has parts which are no plain data."""
-        pairs = value.items() if type(value) is dict else enumerate(value)
-        texts = [
-            (self.text(f"{place}.<key {at}>", key, depth), self.text(f"{place}[{key!r:.40}]", item, depth))
-            for at, (key, item) in enumerate(pairs)
-        ]
-        return f"{type(value).__name__} {[(len(key), key, len(text), text) for key, text in texts]}"
+def _items(place: str, value: Any, objects: dict[str, Any], depth: int) -> str:
+    """The text of a container that has parts which are no plain data."""
+    pairs = value.items() if type(value) is dict else enumerate(value)
+    texts = [
+        (
+            text_of(f"{place}.<key {at}>", key, objects, depth),
+            text_of(f"{place}[{key!r:.40}]", item, objects, depth),
+        )
+        for at, (key, item) in enumerate(pairs)
+    ]
+    return f"{type(value).__name__} {[(len(key), key, len(text), text) for key, text in texts]}"
 
 
 def _files(place: str, names: list[Any]) -> str:

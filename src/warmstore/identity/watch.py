@@ -350,14 +350,15 @@ class _Settled:
         torch = sys.modules.get("torch")
         self._pointer_of: Callable[[Any], int] = torch.Tensor.data_ptr if torch is not None else id
         self._stamps = self._stamps_now()
+        self._has_tensors = bool(self._versioned or self._strided)
 
     def has_moved(self, exactly: bool) -> bool:
         """Whether anything has changed."""
         if [*map(len, self._sized)] != self._sizes or [*map(type, self._objects)] != self._types:
             return True
-        if pointers(self._hold()).tobytes() != self._pointers:
+        if self._count and pointers(self._hold()).tobytes() != self._pointers:
             return True
-        if self._stamps_now() != self._stamps:
+        if self._has_tensors and self._stamps_now() != self._stamps:
             return True
         now = [read() for read in self._cells]
         if not all(map(is_, now, self._read)) and not all(map(_is_same, now, self._read)):
@@ -368,12 +369,12 @@ class _Settled:
         return any(not all(map(is_, view, held)) for view, held in self._large)
 
     def _has_moved_inside(self) -> bool:
-        return (
+        return bool(
             not all(map(is_, map(_dict_of, self._objects), self._dicts_of))
             or any(tuple(mapping) != keys for mapping, keys in self._keys)
-            or self.has_moved_in_large()
-            or any(probe() != text for probe, text in self._probes)
-            or [*map(_strides_of, self._strided)] != self._strides
+            or (self._large and self.has_moved_in_large())
+            or (self._probes and any(probe() != text for probe, text in self._probes))
+            or (self._has_tensors and [*map(_strides_of, self._strided)] != self._strides)
         )
 
     def _stamps_now(self) -> tuple[list[Any], ...]:
