@@ -19,6 +19,7 @@ from tests.faults.seam import FullDisk
 import warmstore as ws
 from warmstore.functions.function_cache import FunctionCache
 from warmstore.functions.large_values import LARGE
+from warmstore.storage.history import read_history
 
 
 @dataclasses.dataclass
@@ -225,6 +226,15 @@ class TestHandle:
             f(1)
         assert f.cache.stats().seconds_saved == pytest.approx(10)
         f.cache.close()
+
+    def test_the_history_says_what_each_run_did(self, folder: Path) -> None:
+        f = ws.cached(folder)(result_of)
+        for name in ("text", "text", "array"):
+            f(name)
+        f.cache.close()
+        (record,) = read_history(f.cache.path)
+        assert (record["kind"], record["hits"], record["misses"], record["entries"]) == ("functions", 1, 2, 2)
+        assert record["bytes"] > 0
 
     def test_two_objects_of_one_function_find_each_others_results(self, folder: Path) -> None:
         one, other = ws.cached(folder)(result_of), ws.cached(folder)(result_of)

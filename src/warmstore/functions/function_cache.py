@@ -16,7 +16,7 @@ import xxhash
 
 from warmstore.errors import UnsupportedType
 from warmstore.features.keyed.cache_quota import check_bound
-from warmstore.features.keyed.usage_counters import UsageCounters
+from warmstore.features.keyed.usage_counters import Usage, UsageCounters
 from warmstore.functions.function_identity import FunctionIdentity
 from warmstore.functions.parameters import Argument, Parameters, name_of
 from warmstore.functions.result_bytes import decoded, encoded
@@ -28,6 +28,7 @@ from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.pipeline.tiers.unflattening import Undecodable
 from warmstore.remote.location import is_remote
 from warmstore.storage.files import Files
+from warmstore.storage.history import History, Pace
 from warmstore.storage.humanize import format_duration, format_size, parse_size
 from warmstore.storage.lifecycle import Closeable
 
@@ -102,6 +103,9 @@ class FunctionCache(Closeable):
         self._max_size = None if max_size is None else parse_size(max_size)
         self._files = files or Files()
         self._usage = UsageCounters(self.path / "cost.json")
+        self._history = History(self.path, "functions", limit=self._max_size)
+        self._pace = Pace()
+        self._recorded = Usage()
         self._refused = 0
         self._warned: set[str] = set()
 
@@ -243,12 +247,16 @@ class FunctionCache(Closeable):
         """
         if self._results is not None:
             self._results.flush()
+            if self._pace.may_end():
+                self._record(self._results)
 
     def close(self) -> None:
         """Write pending results and release the files. The next call opens them again."""
         if self._results is not None:
             results, self._results = self._results, None
             try:
+                results.flush()
+                self._record(results)
                 results.close()
             except BaseException:
                 self._results = results
@@ -256,6 +264,26 @@ class FunctionCache(Closeable):
             self._usage.save()
         self.closed = True
         self.unregister()
+
+    def _record(self, results: ResultStore) -> None:
+        """Append the use since the last record to the history beside the results."""
+        use, self._recorded = self._usage.here - self._recorded, self._usage.here
+        if use == Usage() or not results.entries:
+            return
+        self._pace.wrote()
+        self._history.append(
+            "use",
+            hits=use.hits or None,
+            misses=use.misses or None,
+            computed=use.samples or None,
+            computed_seconds=use.seconds or None,
+            saved_seconds=use.hits * self._usage.in_all().per_sample or None,
+            entries=results.entries,
+            bytes=results.nbytes,
+            evicted_files=results.evicted_files or None,
+            evicted_bytes=results.evicted_bytes or None,
+        )
+        results.evicted_files = results.evicted_bytes = 0
 
     @property
     def has_pending(self) -> bool:

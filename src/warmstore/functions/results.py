@@ -29,6 +29,7 @@ from warmstore.records.write.upgrade import upgrade
 from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.array_types import Bools, Int64
 from warmstore.storage.files import Files
+from warmstore.storage.registry import STORE, register
 
 _log = logging.getLogger("warmstore")
 
@@ -50,7 +51,9 @@ _stores: dict[Path, WeakSet[ResultStore]] = {}
 
 
 class ResultStore:
-    """Safe to use from several threads and processes. damaged: rows that did not match their checksums.
+    """Safe to use from several threads and processes.
+
+    damaged: rows that did not match their checksums. evicted_files, evicted_bytes: what this process evicted.
 
     Args:
         folder: of all functions. name: of this function's folder in it.
@@ -60,10 +63,10 @@ class ResultStore:
 
     def __init__(self, folder: Path, name: str, function: str, max_size: int | None, files: Files) -> None:
         self.path = folder / name
-        self.damaged = 0
+        self.damaged = self.evicted_files = self.evicted_bytes = 0
         self._function = function
         self._files = files
-        self._quota = None if max_size is None else CacheQuota(folder, name, max_size, files)
+        self._quota = None if max_size is None else CacheQuota(folder, name, max_size, files, self._count_evicted)
         self._lock = threading.RLock()
         self._keyed: IndexedStore | None = None
         self._is_read_only = False
@@ -76,6 +79,10 @@ class ResultStore:
         if (self.path / NAME).exists():
             self._open()
         _stores.setdefault(self.path.absolute(), WeakSet()).add(self)
+
+    def _count_evicted(self, files: int, nbytes: int) -> None:
+        self.evicted_files += files
+        self.evicted_bytes += nbytes
 
     # Opening
 
@@ -107,6 +114,7 @@ class ResultStore:
             keyed.close()
             raise
         self._keyed = keyed
+        register(STORE, self.path)
         return keyed
 
     def _create(self) -> IndexedStore:
