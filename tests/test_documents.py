@@ -1,134 +1,168 @@
-"""The code in the README, the docs and the examples runs as it stands."""
+"""The code in the README, the docs and the examples runs as it stands: nothing is given to it."""
 
-import os
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from tests import warm
-from torch import nn
+import typer
+from tests.pages import ROOT, Block, PageError, blocks_of, pages, run_page
 
 import warmstore as ws
+from warmstore.cli import app
 
-ROOT = Path(__file__).parent.parent
-SCRIPT = "# train.py"  # a block that is a program of its own
+CODE = ("python", "sh")
+RUN = [page for page in pages() if any(block.language in CODE for block in blocks_of(page))]
+WITH_LIBRARIES = [page for page in RUN if any(" " not in name for block in blocks_of(page) for name in block.needs)]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OWN = {"numpy", "pyarrow", "torch", "warmstore"}
+"""Packages that a block may use without a word: of an installation with `warmstore[torch]`."""
+LANGUAGES = {*CODE, "json", "text", "toml", "yaml"}
 
 
-def _blocks(name: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
+@pytest.mark.parametrize("page", [page for page in RUN if page != "README.md"])
+def test_a_page_runs_as_it_is_pasted(page: str, tmp_path: Path) -> None:
+    said = run_page(page, _empty(tmp_path))
+    for block in blocks_of(page):
+        for promised in re.findall(r"# .*?`(.*?)` was", block.code):  # a message that a comment shows
+            assert "..." in promised or promised in said, (block.place, promised)
 
 
-def _names() -> dict[str, Any]:
-    """What the documents take for granted."""
-    rng = np.random.default_rng(0)
-    batches = [(torch.randn(4, 8), torch.randint(0, 3, (4,)), [f"{at}-{i}" for i in range(4)]) for at in range(3)]
-    return {
-        "ws": ws,
-        "backbone": nn.Linear(8, 6).requires_grad_(False),
-        "head": nn.Linear(6, 3),
-        "criterion": nn.CrossEntropyLoss(),
-        "loader": batches,
-        "images": rng.integers(0, 255, (10, 96, 96), dtype=np.uint8),
-        "labels": np.arange(10),
-        "points": [np.ones((at, 3), np.float32) for at in range(10)],
-        "jpegs": [b"\xff\xd8" * at for at in range(10)],
-        "np": np,
-        "torch": torch,
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_LIBRARIES)
+def test_a_page_runs_with_the_libraries_that_it_names(page: str, tmp_path: Path) -> None:
+    run_page(page, _empty(tmp_path), libraries=True, strict=False)
+
+
+def _empty(tmp_path: Path) -> Path:
+    folder = tmp_path / "page"
+    folder.mkdir()
+    return folder
+
+
+class TestRunner:
+    """The runner finds what fails."""
+
+    def run(self, tmp_path: Path, *blocks: str) -> str:
+        (tmp_path / "page.md").write_text("A page.\n\n" + "\n".join(f"```{block}\n```\n" for block in blocks))
+        return run_page("page.md", _empty(tmp_path), root=tmp_path)
+
+    def test_blocks_share_names_and_the_folder(self, tmp_path: Path) -> None:
+        assert "shared\n" in self.run(
+            tmp_path,
+            "python\nword = 'shared'",
+            "python\n# other.py\nprint('a program of its own')",
+            "sh\ntest -e other.py  # the page's folder\nexport WORD=exported",
+            "python\nimport os\n\nassert os.environ['WORD'] == 'exported'\nprint(word)",
+        )
+
+    @pytest.mark.parametrize(
+        ("block", "said"),
+        [
+            ("python\nprint(backbone)", "name 'backbone' is not defined"),
+            ("python\nassert images is not None", "name 'images' is not defined"),
+            ("python\n# train.py\nprint(loader)", "name 'loader' is not defined"),
+            ("python\nimport warnings\n\nwarnings.warn('soon gone')", "UserWarning: soon gone"),
+            ("sh\nwarmstore no-such-command", "No such command"),
+            ("sh\ntest -e missing", "status 1"),
+            ("python\nimport atexit, os\n\natexit.register(lambda: os._exit(3))", "status 3"),
+        ],
+    )
+    def test_a_block_that_fails_is_named(self, tmp_path: Path, block: str, said: str) -> None:
+        with pytest.raises(PageError, match=re.escape(said)) as caught:
+            self.run(tmp_path, "python\nfirst = 1", block)
+        assert re.match(r"page\.md:\d+: status", str(caught.value))
+
+    def test_a_block_whose_needs_are_missing_does_not_run(self, tmp_path: Path) -> None:
+        self.run(tmp_path, "python\n# needs: a bucket\nprint(bucket)", "sh\n# needs: nowhere\nno-such-command")
+
+
+def test_every_block_says_what_it_is() -> None:
+    for page in pages():
+        for block in blocks_of(page):
+            assert block.language in LANGUAGES, (block.place, block.language)
+        text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+        assert not re.findall(r"^    (?:warmstore|python|pip|make|>>>|import|from) .*", text, re.MULTILINE), page
+
+
+def test_every_block_says_what_it_needs() -> None:
+    known = OWN | set(sys.stdlib_module_names)
+    for page in RUN:
+        blocks = [block for block in blocks_of(page) if block.language == "python"]
+        files = {block.file[0].removesuffix(".py") for block in blocks if block.file}
+        for block in blocks:
+            needed = {name.partition(".")[0] for name in block.needs if " " not in name}
+            assert _imported(block.code) - known - files <= needed, block.place
+            assert needed <= _imported("\n".join(block.code for block in blocks)), block.place
+
+
+def _imported(code: str) -> set[str]:
+    return set(re.findall(r"^ *(?:import|from) (\w+)", code, re.MULTILINE))
+
+
+def test_commands_that_do_not_run_exist() -> None:
+    """Blocks that need a bucket or a cluster name commands and options that there are."""
+    lines = [
+        line for block, line in _lines("warmstore ") if any(" " in name for name in block.needs) and " -- " not in line
+    ]
+    assert lines
+    for line in lines:
+        command: Any = typer.main.get_command(app)
+        words = shlex.split(line, comments=True)[1:]
+        while words and hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        assert {word for word in words if word.startswith("-")} <= known, line
+
+
+def test_the_list_of_blocks_that_need_more_is_complete() -> None:
+    table = (ROOT / "docs/develop/documents.md").read_text()
+    rows = re.findall(r"^\| \[[^]]*\]\(([^)]*)\) \| ([^|]*) \| (\d+) \|$", table, re.MULTILINE)
+    listed = {
+        (str((ROOT / "docs/develop" / page).resolve().relative_to(ROOT)), needs): int(n) for page, needs, n in rows
     }
+    counted: dict[tuple[str, str], int] = {}
+    for page in RUN:
+        for block in blocks_of(page):
+            if block.needs:
+                key = page, ", ".join(block.needs)
+                counted[key] = counted.get(key, 0) + 1
+    assert listed == counted
 
 
-def _run(name: str) -> None:
-    names = _names()
-    blocks = [block for block in _blocks(name) if not block.startswith(SCRIPT)]
-    assert blocks
-    for block in blocks:
-        exec(compile(block, name, "exec"), names)
-    if "store" in names:
-        names["store"].close()
+def _lines(command: str) -> list[tuple[Block, str]]:
+    blocks = (block for page in RUN for block in blocks_of(page) if block.language == "sh")
+    return [(block, line) for block in blocks for line in block.code.splitlines() if line.startswith(command)]
 
 
-@pytest.mark.parametrize("name", ["docs/fleet.md", "docs/pipeline.md", "docs/records.md"])
-def test_code_in_documents_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    _run(name)
+def test_extras_that_pages_install_exist() -> None:
+    lines = _lines("pip install")
+    assert lines
+    for block, line in lines:
+        for extras in re.findall(r"warmstore\[([\w,]+)\]", line):
+            assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"]), (block.place, line)
 
 
-_EACH = """
-import os, runpy, sys
-import torch, warmstore  # once for all: each script is a child of this process
-
-for number, folder in enumerate(sys.argv[1:]):
-    child = os.fork()
-    if not child:
-        os.chdir(folder)
-        sys.argv = ["train.py"]
-        runpy.run_path("train.py", run_name="__main__")
-        break  # and end as a script does
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    print(f"script {number}: {status}", flush=True)
-"""
+def test_targets_that_pages_make_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    lines = _lines("make ")
+    assert lines
+    for block, line in lines:
+        assert re.search(rf"^{line.split()[1]}:", makefile, re.MULTILINE), (block.place, line)
 
 
-_FRAMEWORKS = {"accelerate", "datasets", "grain", "ignite", "jax", "keras", "lightning", "torchdata", "transformers"}
-
-
-@pytest.mark.parametrize("frameworks", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_code_on_loading_runs_as_scripts(frameworks: bool, tmp_path: Path) -> None:
-    """Each in a process and an empty folder of its own, with nothing but what the page says."""
-    folders = []
-    for number, block in enumerate(_blocks("docs/loading.md")):
-        packages = set(re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE))
-        if frameworks == bool(packages & _FRAMEWORKS) and all(map(find_spec, packages)):
-            folders.append(tmp_path / f"{number}")
-            folders[-1].mkdir()
-            (folders[-1] / "train.py").write_text(block)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path)), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", _EACH, *folders]
-    done = warm.run(command, capture_output=True, text=True, check=False, env=environment)
-    statuses = re.findall(r"^script \d+: (-?\d+)$", done.stdout, re.MULTILINE)
-    assert statuses == ["0"] * len(folders), done.stderr
-    assert len(folders) > 5
-
-
-def test_code_on_compiling_runs(tmp_path: Path) -> None:
-    # In a process of its own: the compile cache is one a process.
-    command = [sys.executable, __file__, "docs/compile.md"]
-    env = {**os.environ, "WARMSTORE_CACHE_DIR": f"{tmp_path}", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
-    assert done.returncode == 0, done.stderr
-
-
-def test_code_on_stores_at_a_remote_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if find_spec("obstore") is None:
-        pytest.skip("needs obstore")
-    monkeypatch.chdir(tmp_path)
-    blocks = [block for block in _blocks("docs/remote.md") if "push" in block or "there" in block]
-    assert len(blocks) == 4
-    monkeypatch.setenv("WARMSTORE_SIGNING_KEY", f"hmac:{'5a' * 32}")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    names = {**_names(), "os": os}
-    for block in blocks:
-        exec(compile(block, "docs/remote.md", "exec"), names)
-    names["there"].close()
-    names["copy"].close()
-
-
-def test_the_readme_runs_as_it_is_pasted(tmp_path: Path) -> None:
-    """The first block in an empty folder, once more, and then all blocks, one after the other."""
-    blocks = _blocks("README.md")
-    for name, code in (("first.py", blocks[0]), ("all.py", "\n".join(blocks))):
-        (tmp_path / name).write_text(code)
-    for name in ("first.py", "first.py", "all.py"):
-        done = warm.run([sys.executable, name], capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert re.findall(r"^epoch (\d): ", done.stdout, re.MULTILINE) == ["0", "1", "2"]
-    with ws.FeatureCache(tmp_path / "cache", "backbone_v1") as cache:
+def test_the_readme_runs_and_its_first_block_is_faster_the_second_time(tmp_path: Path) -> None:
+    block = next(block for block in blocks_of("README.md") if block.language == "python")
+    (tmp_path / "again.md").write_text(f"```python\n{block.code}```\n")
+    folder = _empty(tmp_path)
+    for said in (run_page("README.md", folder), run_page("again.md", folder, root=tmp_path)):
+        assert re.findall(r"^epoch (\d): ", said, re.MULTILINE) == ["0", "1", "2"]
+    with ws.FeatureCache(folder / "cache", "backbone_v1") as cache:
         assert len(cache) == 512  # each sample was computed once
 
 
@@ -140,59 +174,16 @@ def test_example_computes_nothing_the_second_time(tmp_path: Path) -> None:
     assert second.splitlines() == ["epoch 0: 2000 read, 0 computed", "epoch 1: 2000 read, 0 computed"]
 
 
-@pytest.mark.parametrize("name", ["docs/features.md", "docs/cached.md"])
-def test_code_on_features_and_functions_runs_as_a_script(name: str, tmp_path: Path) -> None:
-    """One block after the other, and nothing else: they need nothing that is not there."""
-    blocks = (block for block in _blocks(name) if not block.startswith(SCRIPT))
-    (tmp_path / "script.py").write_text("\n".join(blocks))
-    command = [sys.executable, "-W", "error", "script.py"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("block", _blocks("docs/identity.md"), ids=lambda block: block.splitlines()[0])
-def test_code_on_identity_runs_as_a_script(block: str, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(block)
-    command = [sys.executable, "-W", "error", "script.py"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
-    assert done.returncode == 0, done.stderr
-    for promised in re.findall(r"# .*?`(.*?)` was", block):
-        assert promised in done.stdout
-
-
-@pytest.mark.skipif(find_spec("lightning") is None, reason="needs lightning")
-def test_trainer_script_of_pipelines_runs(tmp_path: Path) -> None:
-    (script,) = (block for block in _blocks("docs/pipeline.md") if block.startswith(SCRIPT))
-    (tmp_path / "train.py").write_text(script)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path)), "OMP_NUM_THREADS": "1"}
-    done = warm.run(
-        [sys.executable, "train.py"], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    assert "repeat themselves" not in done.stderr
-
-
-@pytest.mark.slow
-def test_distributed_script_in_documents_runs(tmp_path: Path) -> None:
-    (script,) = (block for block in _blocks("docs/features.md") if block.startswith(SCRIPT))
-    (tmp_path / "train.py").write_text(script)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path)), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert sum(map(int, re.findall(r"computed (\d+)", done.stdout))) == 100
-
-
-@pytest.mark.parametrize(("name", "count"), [("records", 17), ("loading", 19), ("features", 16), ("pipeline", 19)])
-def test_every_promise_names_tests_that_exist(name: str, count: int) -> None:
-    text = (ROOT / f"docs/{name}.md").read_text()
-    rows = re.findall(r"^\| ((?:[A-Z]\d+(?:, )?)+) \|.*\| ([^|]*) \|$", text, re.MULTILINE)
+@pytest.mark.parametrize(
+    ("title", "count"), [("Record stores", 17), ("Loading", 19), ("Feature caches", 16), ("Pipelines", 19)]
+)
+def test_every_promise_names_tests_that_exist(title: str, count: int) -> None:
+    text = (ROOT / "docs/develop/promises.md").read_text()
+    section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ((?:[A-Z]\d+(?:, )?)+) \|.*\| ([^|]*) \|$", section, re.MULTILINE)
     promised = [promise for promises, _ in rows for promise in promises.split(", ")]
-    assert promised == [f"{name[0].upper()}{number}" for number in range(1, count + 1)]
-    _, _, tables = text.partition("## What is promised")
-    named = re.findall(r"`([\w/]+(?:\.py)?/?)(?:::(\w+))?`", tables)
+    assert promised == [f"{title[0]}{number}" for number in range(1, count + 1)]
+    named = re.findall(r"`([\w/]+(?:\.py)?/?)(?:::(\w+))?`", section)
     assert len(named) >= len(rows)
     for file, test in named:
         path = ROOT / "tests" / file
@@ -211,7 +202,3 @@ def test_flax_training_resumes_exactly(tmp_path: Path) -> None:
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert said[0].startswith("24 steps, loss ")
     assert said[1] == "resumed after 11 steps: the same losses"
-
-
-if __name__ == "__main__":
-    _run(sys.argv[1])
