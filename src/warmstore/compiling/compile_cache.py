@@ -34,7 +34,7 @@ from warmstore.storage.registry import COMPILED, register
 
 if TYPE_CHECKING:
     from warmstore.compiling.bundles import BundleInfo
-    from warmstore.compiling.doctor import Finding
+    from warmstore.compiling.finding import Finding
     from warmstore.compiling.store.store_stats import StoreStats
 
 _log = logging.getLogger("warmstore")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from warmstore.compiling.environment import Environment
+from warmstore.compiling.finding import Finding
 from warmstore.compiling.hooks.torch_hooks import TESTED, is_tested
 from warmstore.compiling.misses import lookup_log
 from warmstore.compiling.probes import probe
@@ -17,15 +17,6 @@ from warmstore.compiling.scratch.scratch_dir import places, why_not, why_not_tru
 from warmstore.compiling.single_flight import SingleFlight
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import message_of
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check: whether it passed, and what was found."""
-
-    name: str
-    well: bool
-    said: str
 
 
 def doctor(folder: Path, job: str | None = None) -> list[Finding]:

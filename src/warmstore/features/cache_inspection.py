@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from warmstore.errors import Damaged, NotAStore, ReadOnly
+from warmstore.errors import Damaged, NotAStore
 from warmstore.features.keyed.cache_store import is_cache, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, id_name, version_paths
 from warmstore.features.keyed.usage_counters import Usage, read_usage
@@ -14,6 +14,7 @@ from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.records.format.manifest import NAME
 from warmstore.records.keyed_store import read_keys
 from warmstore.records.maintenance.chunk_states import chunk_states
+from warmstore.records.maintenance.removal import remove_store
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
 
@@ -119,10 +120,6 @@ def clear(path: Path, files: Files | None = None) -> None:
         StoreExists: the store is no cache.
         ReadOnly: a live process is writing to it, or the folder cannot be changed.
     """
-    files = files or Files()
-    state = read_state(path)
-    if state.writers:
-        raise ReadOnly(f"{path} is being written by {state.writers} live process(es); end them first")
-    removed = path.with_name(f".{path.name[:100]}.cleared.tmp")
-    files.rename(path, removed)
-    files.remove_folder(removed)
+    with RecordStore.open(path) as store:
+        schema_of(store)  # raises
+    remove_store(path, files)

@@ -35,6 +35,7 @@ from warmstore.replicate.remote_snapshot import RemoteSnapshot
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, file_lock, read_whole
 from warmstore.storage.humanize import parse_size
+from warmstore.storage.lease import UsageLease
 
 _log = logging.getLogger("warmstore")
 
@@ -97,6 +98,7 @@ class RemoteFiles(Files):
         self._objects: tuple[int, Objects] | None = None
         self._block_caches: dict[Path, BlockCache] = {}
         self._fetching: tuple[int, FetchProcess] | None = None
+        self._lease: UsageLease | None = None
 
     def __reduce__(self) -> Any:
         return type(self), (self.remote, self.max_size, self.cache_dir)
@@ -122,7 +124,14 @@ class RemoteFiles(Files):
             self._fetching = os.getpid(), FetchProcess(self)
         return self._fetching[1]
 
+    def hold(self, folder: Path) -> None:
+        """Mark a copy as in use until `release`, so that garbage collections leave it alone."""
+        with contextlib.suppress(OSError):  # a folder that is only read
+            self._lease = UsageLease(folder)
+
     def release(self) -> None:
+        if self._lease is not None:
+            self._lease.release()
         if self._fetching is not None and self._fetching[0] == os.getpid():
             self._fetching[1].close()
         self._fetching = None
@@ -160,7 +169,9 @@ def open_remote(
     size = None if cache_size is None else parse_size(cache_size)
     files = CopyFiles(remote, size, default_cache_dir() if cache_dir is None else Path(cache_dir))
     try:
-        return open_copy(files), files
+        folder = open_copy(files)
+        files.hold(folder)
+        return folder, files
     except BaseException:
         files.release()
         raise

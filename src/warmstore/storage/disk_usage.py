@@ -1,4 +1,9 @@
-"""Bytes that files and folders take on a disk, counted in whole blocks, while other processes add and remove files."""
+"""Bytes that files and folders take on a disk, while other processes add and remove files.
+
+`allocated_bytes` is what commands print: the blocks that the file system has allocated, as `du` counts them, which is
+what a removal frees. Quotas count sizes in whole blocks instead (`folder_bytes`), which is never less and does not
+depend on holes and on what the file system has written yet.
+"""
 
 import contextlib
 import os
@@ -27,6 +32,16 @@ def entries_below(folder: Path | str) -> Iterator[tuple[str, os.stat_result]]:
                     yield entry.path, status
                     if stat.S_ISDIR(status.st_mode):
                         stack.append(entry.path)
+
+
+def allocated_bytes(path: Path | str) -> int:
+    """Bytes that a file, or a folder with everything in it, has allocated on the disk; 0 if it is missing."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return 0
+    below = entries_below(path) if stat.S_ISDIR(status.st_mode) else ()
+    return 512 * (status.st_blocks + sum(status.st_blocks for _, status in below))
 
 
 def folder_bytes(folder: Path) -> int:

@@ -16,8 +16,6 @@ from pathlib import Path
 
 import xxhash
 
-from warmstore.storage.atomic import replace_file
-
 _log = logging.getLogger("warmstore")
 
 VARIABLE = "WARMSTORE_REGISTRY"
@@ -56,6 +54,8 @@ def register(kind: str, folder: str | os.PathLike[str]) -> None:
             if abs(now - entry.stat().st_mtime) > _INTERVAL:
                 os.utime(entry)
         except FileNotFoundError:
+            from warmstore.storage.atomic import replace_file  # whoever only reads entries needs no NumPy
+
             entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             content = json.dumps({"kind": kind, "path": real, "created": now})
             replace_file(entry, content.encode(), durable=False)

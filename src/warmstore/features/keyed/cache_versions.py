@@ -17,6 +17,7 @@ import xxhash
 from warmstore.errors import WarmstoreError
 from warmstore.identity.identity import RULES, TOGETHER, Identity
 from warmstore.identity.identity import difference as facts_difference
+from warmstore.identity.identity import differences as facts_differences
 from warmstore.records.format.manifest import NAME, read_manifest
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
@@ -96,17 +97,29 @@ def are_equal(known: Fingerprint, given: Fingerprint) -> bool:
 
 
 def difference(known: Fingerprint, given: Fingerprint) -> str:
-    """The differences between two fingerprints, in words; "" if there are none."""
+    """The most important differences between two fingerprints, in words; "" if there are none."""
     if are_equal(known, given):
         return ""
     if not have_same_rules(known, given):
         return "it was filled under other rules of identity"
     if "rules" not in known:
         return " and ".join(f"the {part} changed" for part in {**known, **given} if known.get(part) != given.get(part))
+    return facts_difference(*_comparable(known, given)) or "something changed that no fact names"
+
+
+def differences(known: Fingerprint, given: Fingerprint) -> list[str]:
+    """All differences between two fingerprints, in words, the most important first."""
+    if are_equal(known, given) or "rules" not in known or not have_same_rules(known, given):
+        return list(filter(None, [difference(known, given)]))
+    return facts_differences(*_comparable(known, given)) or ["something changed that no fact names"]
+
+
+def _comparable(known: Fingerprint, given: Fingerprint) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """The facts of two fingerprints by the same rules, both by child if one of them has no others."""
     facts = known["facts"], given["facts"]
     if any(text.startswith(TOGETHER) for texts in facts for text in texts.values()):
         facts = _together(facts[0]), _together(facts[1])
-    return facts_difference(*facts) or "something changed that no fact names"
+    return facts
 
 
 def version_folder(folder: Path, name: str, fingerprint: Fingerprint) -> Path:

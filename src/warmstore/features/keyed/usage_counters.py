@@ -6,8 +6,6 @@ import operator
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
-from warmstore.storage.atomic import replace_file
-
 
 @dataclass(frozen=True)
 class Usage:
@@ -66,6 +64,8 @@ class UsageCounters:
 
     def save(self) -> None:
         """Add the usage of this process to the file. If the folder cannot be written, the counts are lost."""
+        from warmstore.storage.atomic import replace_file  # whoever only reads counts needs no NumPy
+
         here = self.here
         if here == self._saved:
             return

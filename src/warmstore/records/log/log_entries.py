@@ -6,7 +6,47 @@ import numpy as np
 import xxhash
 
 from warmstore.errors import Damaged
+from warmstore.records.log.entry_kinds import (
+    ADOPTED,
+    BATCH,
+    CLOSED,
+    COPIED,
+    DELETE,
+    DELETED,
+    EVICTED,
+    MERGED,
+    SEALED,
+    STAGED,
+    UPDATE,
+    UPDATED,
+)
 from warmstore.storage.array_types import Bools
+
+__all__ = [
+    "ADOPTED",
+    "BATCH",
+    "CLOSED",
+    "COPIED",
+    "DELETE",
+    "DELETED",
+    "ENTRY",
+    "EVICTED",
+    "KINDS",
+    "MERGED",
+    "NOWHERE",
+    "SEALED",
+    "SIZE",
+    "STAGED",
+    "UPDATE",
+    "UPDATED",
+    "ZEROS",
+    "Entries",
+    "damaged",
+    "entries_of",
+    "last_chunk",
+    "matches",
+    "new_entry",
+]
 
 ENTRY = np.dtype(
     [
@@ -22,10 +62,6 @@ ENTRY = np.dtype(
         ("hash", "<u8"),  # xxh3-64 of the 56 bytes before, seeded
     ]
 )
-BATCH, SEALED, UPDATE, DELETE, CLOSED, EVICTED, ADOPTED = 1, 2, 3, 4, 5, 6, 7
-"""Kinds of entries. UPDATE and DELETE occur in formats 1 to 3 only; their positions are in the chunk."""
-STAGED, UPDATED, DELETED, COPIED, MERGED = 8, 9, 10, 11, 12
-"""Kinds of entries of format 4."""
 KINDS = range(MERGED + 1)
 NOWHERE = 0xFFFFFFFF
 """Stands for a chunk's number in an entry without a chunk of its own, such as an edit."""

@@ -1,0 +1,116 @@
+"""The states of folders of every kind, as `CachedFolder`s. A folder that cannot be read is one with a problem.
+
+Feature caches and record stores are read without NumPy and pyarrow: a machine may have thousands of them.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from warmstore.errors import WarmstoreError, message_of
+from warmstore.features.keyed.usage_counters import read_usage
+from warmstore.inventory.cached_folder import CachedFolder
+from warmstore.inventory.discovery import FoundFolder
+from warmstore.records.maintenance.store_summary import StoreSummary, summarize
+from warmstore.storage.disk_usage import allocated_bytes
+from warmstore.storage.registry import COMPILED, COPY, FEATURES, PIPELINE, STORE
+
+_CHUNKS = "chunks.json"  # in the generation of a copy; see `replicate.remote_copy`
+_KEY = "key"  # the field that a feature cache has; see `features.outputs.output_schema`
+
+
+def read_states(found: Iterable[FoundFolder]) -> Iterator[CachedFolder]:
+    """The states of some folders. The tier of a pipeline has one for each version."""
+    for folder in found:
+        try:
+            if folder.kind == PIPELINE:
+                yield from _versions(folder)
+            elif folder.kind == COMPILED:
+                yield _compiled(folder)
+            else:
+                yield _store(folder)
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        except (WarmstoreError, OSError, ValueError, ImportError) as error:
+            size = allocated_bytes(folder.path)
+            yield CachedFolder(folder.kind, folder.path, nbytes=size, used=folder.opened, problem=message_of(error))
+
+
+def _store(folder: FoundFolder) -> CachedFolder:
+    path, summary = folder.path, summarize(folder.path)
+    kind = _kind(summary)
+    usage = read_usage(path / "cost.json") if kind == FEATURES else None
+    used = [folder.opened, summary.written]
+    if kind == FEATURES:
+        used.append(_modified(path / "cost.json"))
+    in_use = summary.writing
+    if kind == COPY:
+        from warmstore.storage.lease import is_locked, lock_path
+
+        used += [_modified(lock_path(path)), _modified(summary.generation / "pages")]
+        in_use = is_locked(lock_path(path))
+    return CachedFolder(
+        kind,
+        path,
+        entries=summary.records,
+        nbytes=allocated_bytes(path),
+        created=summary.created,
+        used=max(used),
+        hits=None if usage is None else usage.hits,
+        misses=None if usage is None else usage.misses,
+        in_use=in_use,
+        is_data=kind == STORE or (kind == FEATURES and summary.metadata.get("fingerprint") is None),
+    )
+
+
+def _kind(summary: StoreSummary) -> str:
+    if summary.metadata.get("structure") is not None and _KEY in summary.fields:
+        return FEATURES
+    return COPY if (summary.generation / _CHUNKS).exists() else STORE
+
+
+def _versions(folder: FoundFolder) -> Iterator[CachedFolder]:
+    from warmstore.pipeline.tiers.tier_folders import is_marked
+    from warmstore.pipeline.tiers.tier_inspection import read_versions
+
+    if not is_marked(folder.path):
+        return
+    for state in read_versions(folder.path):
+        yield CachedFolder(
+            PIPELINE,
+            state.path,
+            entries=state.samples,
+            nbytes=state.nbytes,
+            created=_modified(state.path / "about.json"),
+            used=state.used,
+            in_use=state.in_use,
+            problem=state.damage,
+        )
+
+
+def _compiled(folder: FoundFolder) -> CachedFolder:
+    """The state of a compile cache, whose index is only read: opening the store could evict artifacts."""
+    from warmstore.inventory.compiled_index import ask
+
+    question = (
+        "SELECT count(*), coalesce(min(created), 0), coalesce(max(last_used), 0), coalesce(sum(hits), 0) "
+        "FROM artifacts JOIN uses USING (id)"
+    )
+    ((count, created, used, hits),) = ask(folder.path, question)
+    misses = sum(value for name, value in ask(folder.path, "SELECT name, value FROM counters") if name == "miss")
+    return CachedFolder(
+        COMPILED,
+        folder.path,
+        entries=count,
+        nbytes=allocated_bytes(folder.path),
+        created=created,
+        used=used or folder.opened,
+        hits=hits,
+        misses=misses,
+    )
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

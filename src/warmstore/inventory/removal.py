@@ -1,0 +1,159 @@
+"""Garbage collection over all kinds: what to remove for an age or a size, and its removal by the means of each kind.
+
+Caches leave in the order of their last use: whole versions of feature caches and of pipelines, whole copies of remotes,
+and single artifacts of compile caches. What a live process uses stays. What may exist nowhere else stays too, unless it
+is asked for.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from warmstore.errors import ReadOnly, message_of
+from warmstore.inventory.cached_folder import CachedFolder
+from warmstore.storage.disk_usage import allocated_bytes, on_disk
+from warmstore.storage.registry import COMPILED, COPY, FEATURES, PIPELINE
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What to remove: a folder, or of a compile cache all artifacts whose last use was at `used` or before.
+
+    entries: samples, records or artifacts; None if unknown. nbytes: allocated. whole: whether the folder goes.
+    """
+
+    folder: CachedFolder
+    entries: int | None
+    nbytes: int
+    used: float
+    whole: bool
+
+
+@dataclass(frozen=True)
+class RemovalPlan:
+    """What a collection removes and leaves.
+
+    removals: the least recently used first. left: bytes of the caches that stay. in_use, data: folders that would go
+    too, but are in use, or may exist nowhere else. limit: the size asked for; None without one.
+    """
+
+    removals: tuple[Removal, ...]
+    left: int
+    in_use: tuple[CachedFolder, ...]
+    data: tuple[CachedFolder, ...]
+    limit: int | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the removals free."""
+        return sum(removal.nbytes for removal in self.removals)
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """What is removed as a whole. folder: its index."""
+
+    used: float
+    folder: int
+    nbytes: int
+
+
+def plan_removals(
+    folders: Sequence[CachedFolder],
+    *,
+    older_than: float | None = None,
+    max_size: int | None = None,
+    include_data: bool = False,
+    now: float | None = None,
+) -> RemovalPlan:
+    """Choose what to remove.
+
+    Args:
+        older_than: remove what was last used so many seconds ago, or earlier.
+        max_size: then remove the least recently used until the rest takes at most so many bytes. What may exist nowhere
+            else counts only with `include_data`, since nothing of it is removed otherwise.
+        now: seconds since 1970.
+    """
+    now = time.time() if now is None else now
+    considered = [folder for folder in folders if include_data or not folder.is_data]
+    total = sum(folder.nbytes for folder in considered)
+    chosen: dict[int, list[_Unit]] = {}
+    busy: dict[int, None] = {}
+    units = [unit for number, folder in enumerate(considered) for unit in _units(number, folder)]
+    for unit in sorted(units, key=lambda unit: (unit.used, unit.folder)):
+        old = older_than is not None and now - unit.used >= older_than
+        if not old and (max_size is None or total <= max_size):
+            continue
+        if considered[unit.folder].in_use:
+            busy[unit.folder] = None
+            continue
+        chosen.setdefault(unit.folder, []).append(unit)
+        total -= unit.nbytes
+    data = [folder for folder in folders if folder.is_data and not include_data]
+    return RemovalPlan(
+        tuple(_removal(considered[number], chosen[number]) for number in chosen),
+        total,
+        tuple(considered[number] for number in busy),
+        tuple(folder for folder in data if older_than is None or now - folder.used >= older_than),
+        max_size,
+    )
+
+
+def _units(number: int, folder: CachedFolder) -> list[_Unit]:
+    """What of a folder can be removed by itself; nothing of a folder that cannot be read."""
+    if folder.problem and folder.kind != PIPELINE:
+        return []
+    if folder.kind != COMPILED:
+        return [_Unit(folder.used, number, folder.nbytes)]
+    from warmstore.inventory.compiled_index import ask
+
+    rows = ask(folder.path, "SELECT last_used, size FROM artifacts JOIN uses USING (id)")
+    return [_Unit(used, number, on_disk(size)) for used, size in rows]
+
+
+def _removal(folder: CachedFolder, units: list[_Unit]) -> Removal:
+    used, nbytes = max(unit.used for unit in units), sum(unit.nbytes for unit in units)
+    if folder.kind == COMPILED:
+        return Removal(folder, len(units), min(nbytes, folder.nbytes), used, whole=False)
+    return Removal(folder, folder.entries, nbytes, used, whole=True)
+
+
+def remove(removal: Removal) -> int:
+    """Carry out one removal. Returns the bytes that it freed.
+
+    Raises:
+        ReadOnly: a process uses the folder by now, or it cannot be changed.
+        WarmstoreError, OSError: as the kinds raise.
+    """
+    folder = removal.folder
+    before = allocated_bytes(folder.path)
+    if folder.kind == COMPILED:
+        from warmstore.compiling.store.artifact_store import ArtifactStore
+
+        with ArtifactStore(folder.path, max_size=1 << 62) as store:  # a limit that evicts nothing
+            store.clear(unused_for=max(0.0, time.time() - removal.used))
+    elif folder.kind == FEATURES:
+        from warmstore.features.cache_inspection import clear
+
+        clear(folder.path)
+    elif folder.kind == PIPELINE:
+        from warmstore.pipeline.tiers.tier_inspection import remove_version
+
+        if not remove_version(folder.path):
+            raise ReadOnly(f"{folder.path} is in use by now, or cannot be changed")
+    elif folder.kind == COPY:
+        from warmstore.storage.lease import remove_unused
+
+        if not remove_unused(folder.path, lock_too=True):
+            raise ReadOnly(f"{folder.path} is in use by now, or cannot be changed")
+    else:
+        from warmstore.records.maintenance.removal import remove_store
+
+        remove_store(folder.path)
+    return before - allocated_bytes(folder.path)
+
+
+def failure_of(removal: Removal, error: Exception) -> str:
+    """Why a removal failed, in one line."""
+    text = message_of(error)
+    return text if str(removal.folder.path) in text else f"{removal.folder.path}: {text}"

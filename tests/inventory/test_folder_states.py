@@ -1,0 +1,125 @@
+"""Folders of every kind are found, by the registry and by walking, and their states are those that their kinds tell."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.inventory.making import compiled, disk_plan, features, pipeline, states, store
+
+import warmstore as ws
+from warmstore.errors import NotAStore
+from warmstore.features.cache_inspection import read_state
+from warmstore.inventory.discovery import find
+from warmstore.storage.registry import registered
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry and default places that nothing else uses."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("WARMSTORE_CACHE_DIR", raising=False)
+
+
+def kinds(*folders: Path) -> dict[str, str]:
+    return {state.path.name: state.kind for state in states(*folders) if "/dev/shm" not in str(state.path)}
+
+
+def test_every_kind_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    store(tmp_path / "deep" / "er" / "store")
+    features(tmp_path / "caches", "a/b")
+    pipeline(tmp_path / "plans")
+    compiled(tmp_path / "compiled")
+    (tmp_path / "notes.txt").touch()
+    (version,) = (tmp_path / "plans" / "warmstore-samples").glob("1-raw-*/")
+    everything = {
+        "store": "store", "a%2Fb": "features", version.name: "pipeline", "compiled": "compiled",
+    }  # fmt: skip
+    assert kinds(tmp_path) == everything
+    opened = {name: kind for name, kind in everything.items() if kind != "compiled"}  # the session writes it down
+    assert kinds() == opened
+    monkeypatch.setenv("WARMSTORE_CACHE_DIR", str(tmp_path / "compiled"))
+    assert kinds() == everything
+
+
+def test_the_states_are_those_of_the_kinds(tmp_path: Path) -> None:
+    path = features(tmp_path / "caches", "net")
+    (state,) = states(path)
+    known = read_state(path)
+    assert (
+        (state.entries, state.hits, state.misses) == (known.entries, known.usage.hits, known.usage.misses) == (4, 4, 4)
+    )
+    assert not state.is_data
+    assert not state.in_use
+    assert state.used >= known.written > 0
+    (state,) = states(store(tmp_path / "store"))
+    assert (state.entries, state.hits, state.is_data) == (10, None, True)
+    (state,) = states(compiled(tmp_path / "compiled"))
+    assert (state.entries, state.hits, state.misses, state.is_data) == (3, 2, 0, False)
+    pipe = pipeline(tmp_path / "plans")
+    (state,) = states(tmp_path / "plans")
+    assert (state.entries, state.in_use, state.is_data) == (30, False, False)
+    with pipe.loader(disk_plan(pipe, tmp_path / "plans"), 8, workers=0):
+        (state,) = states(tmp_path / "plans")
+        assert state.in_use
+
+
+def test_a_size_is_what_du_counts(tmp_path: Path) -> None:
+    for path in (store(tmp_path / "store"), features(tmp_path / "caches", "net"), compiled(tmp_path / "compiled")):
+        with open(path / "hole", "wb") as file:
+            file.truncate(1 << 30)  # takes nothing
+        (state,) = states(path)
+        said = subprocess.run(["du", "--block-size=1", "-s", path], capture_output=True, text=True, check=True).stdout
+        assert state.nbytes == int(said.split()[0]) < 1 << 24
+
+
+def test_outputs_of_unknown_origin_are_data(tmp_path: Path) -> None:
+    with ws.FeatureCache(tmp_path, "put") as cache:
+        cache.put_batch([1], np.ones((1, 3)))
+    (state,) = states(tmp_path / "put")
+    assert (state.kind, state.is_data) == ("features", True)
+
+
+def test_what_is_damaged_is_listed_with_its_problem(tmp_path: Path) -> None:
+    path = store(tmp_path / "store")
+    (path / "store.json").write_bytes(b"{")
+    (state,) = states(tmp_path)
+    assert "not readable" in state.problem
+    assert state.nbytes > 0
+
+
+def test_drafts_and_links_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / ".s.0123abcd.draft").mkdir()
+    store(tmp_path / ".s.0123abcd.draft" / "s")
+    store(tmp_path / "s")
+    (tmp_path / "link").symlink_to(tmp_path / "s")
+    assert [folder.path for folder in find([tmp_path])] == [tmp_path / "s"]
+    assert [folder.path for folder in find([tmp_path, tmp_path / "s", tmp_path / "link"])] == [tmp_path / "s"]
+
+
+def test_folders_that_are_gone_are_forgotten_and_those_named_must_exist(tmp_path: Path) -> None:
+    path = features(tmp_path / "caches", "net")
+    assert path in {folder.path for folder in find()}
+    path.rename(tmp_path / "moved")
+    assert path not in {folder.path for folder in find()}
+    assert not registered()
+    with pytest.raises(NotAStore, match="caches/net is not a folder"):
+        find([path])
+
+
+def test_a_copy_of_a_remote(tmp_path: Path) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
+    path = store(tmp_path / "store")
+    url = (tmp_path / "remote").as_uri()
+    with ws.RecordStore.open(path) as opened:
+        opened.push(url, progress=False)
+    copies = tmp_path / "cache" / "warmstore" / "remote"
+    with ws.RecordStore.open(url) as there:
+        assert there["x"][:].tolist() == list(range(10))
+        (state,) = states(copies)
+        assert (state.kind, state.entries, state.in_use, state.is_data) == ("copy", 10, True, False)
+        assert there.path in {folder.path for folder in find()}
+    (state,) = states(copies)
+    assert not state.in_use

@@ -1,0 +1,51 @@
+"""The doctor says what is wrong with a machine, and changes nothing."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tests.inventory.making import compiled
+
+from warmstore import _native
+from warmstore.inventory import machine_checks
+from warmstore.inventory.machine_checks import check_machine
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("WARMSTORE_CACHE_DIR", str(tmp_path / "compiled"))
+
+
+def said() -> dict[str, tuple[bool, str]]:
+    return {finding.name: (finding.well, finding.said) for finding in check_machine()}
+
+
+def test_a_machine_is_described(tmp_path: Path) -> None:
+    found = said()
+    assert "Python 3." in found["warmstore"][1]
+    assert "pyarrow " in found["packages"][1]
+    assert "free" in found["disk of this folder"][1]
+    assert found["compile cache"] == (True, f"there is none in {tmp_path / 'compiled'}")
+    assert not (tmp_path / "compiled").exists()
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_compile_cache_is_examined_too(tmp_path: Path) -> None:
+    compiled(tmp_path / "compiled")
+    assert said()["compile cache: artifacts"][1].startswith("3, of which")
+
+
+def test_trouble_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "is_compiled", False)
+    monkeypatch.setattr(machine_checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=10**6, total=64 * 10**6))
+    monkeypatch.setattr(machine_checks.importlib.util, "find_spec", lambda name: None)
+    (tmp_path / "state").touch()
+    found = said()
+    assert not found["compiled part"][0]
+    assert not found["disk of home"][0]
+    assert found["/dev/shm"] == (
+        False, "64.0 MB, 1.0 MB free; loader workers and memory tiers need more (docker run --shm-size)"
+    )  # fmt: skip
+    assert "pip install 'warmstore[remote]'" in found["extra remote"][1]
+    assert not found["registry"][0]
