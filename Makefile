@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt setup.py $(wildcard src/warmstore/_native/*.[ch])
 
-.PHONY: demo examples test test-slow test-identity test-fleet test-native test-servers wheels lint format architecture bench bench-quick bench-data clean
+.PHONY: demo examples test test-slow test-identity test-fleet test-native test-servers wheels check-wheels lint format architecture bench bench-quick bench-data clean
 
 # REMOTE=1 shows two machines that share what they compile by a local S3 server.
 ifdef REMOTE
@@ -41,9 +41,13 @@ test-fleet: .venv/has-fleet test-servers
 test-native: .venv/has-dev
 	$(BIN)/python -m tests.native.sanitized
 
-# A wheel for this platform in dist/, tried in an empty environment; cibuildwheel builds the others (pyproject.toml).
+# The sdist, and a wheel for this platform, in dist/; cibuildwheel builds the others (pyproject.toml).
 wheels: .venv/has-wheels
-	$(BIN)/python -m tests.native.wheels
+	$(BIN)/python -m tests.packaging.distributions
+
+# Both in some twenty empty environments: extras, pins, versions of Python. ONLY="base" tries the one of that name, of what is in dist/.
+check-wheels: .venv/has-wheels
+	$(BIN)/python -m tests.packaging $(if $(ONLY),"$(ONLY)")
 
 # nginx for the tests of remotes, unpacked into build/servers; needs apt-get and no root, and tests skip without it.
 test-servers: .venv/has-dev

@@ -1,6 +1,8 @@
-"""Builds the native floor, `warmstore._native.compiled`, where there is a C compiler; all else is in pyproject.toml."""
+"""What pyproject.toml cannot say: the native floor, built where there is a C compiler, and the package page."""
 
+import re
 import sysconfig
+import tomllib
 from pathlib import Path
 
 import pyarrow
@@ -9,8 +11,28 @@ from setuptools import Extension, setup
 FOLDER = Path("src/warmstore/_native")
 # The stable ABI: one wheel for all versions of Python from 3.11 on. Python without the GIL has none.
 STABLE = not sysconfig.get_config_var("Py_GIL_DISABLED")
+_LINK = re.compile(r'(\]\(|(?:href|src|srcset)=")(?![a-z]+:)([^)"\s]+)')
+_PICTURES = (".gif", ".jpg", ".jpeg", ".png", ".svg", ".webp")
+
+
+def package_page() -> str:
+    """README.md with absolute links: the package page has no files beside it."""
+    home = tomllib.loads(Path("pyproject.toml").read_text())["project"]["urls"]["Source"]
+
+    def absolute(match: re.Match[str]) -> str:
+        before, target = match.groups()
+        if target.startswith("#"):
+            return f"{before}{home}{target}"
+        kind = "raw" if target.partition("#")[0].endswith(_PICTURES) else "blob"
+        return f"{before}{home}/{kind}/main/{target.removeprefix('./')}"
+
+    parts = re.split(r"(^```.*?^```)", Path("README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+    return "".join(part if part.startswith("```") else _LINK.sub(absolute, part) for part in parts)
+
 
 setup(
+    long_description=package_page(),
+    long_description_content_type="text/markdown",
     ext_modules=[
         Extension(
             "warmstore._native.compiled",

@@ -1,10 +1,15 @@
 """Options of remotes: names that are checked, and the connection string of Azure."""
 
+import json
 from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
+from warmstore.errors import NotInstalled, RemoteUnavailable
 from warmstore.remote import credentials
+from warmstore.remote.limits import RequestLimits
 from warmstore.remote.location import Location
 from warmstore.remote.objects import Objects
 
@@ -30,6 +35,9 @@ STRING = f"DefaultEndpointsProtocol=https;AccountName=team;AccountKey={KEY};Endp
             "client_options .* no 'timout'; did you mean 'timeout'",
         ),
         ("s3://bucket/x", {"client_options": "3s"}, "must be a dict"),
+        ("s3://bucket/x", {"credential_provider": "sso"}, "credential_provider of s3://bucket/x is str; .* a function"),
+        ("gs://bucket/x", {"credential_provder": print}, "did you mean 'credential_provider'"),
+        ("https://host/x", {"credential_provider": print}, "no option 'credential_provider'"),
     ],
 )
 def test_wrong_names_are_errors_that_suggest(url: str, options: dict, message: str) -> None:
@@ -86,3 +94,54 @@ def test_other_connection_strings_of_azure(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountName=team")
     with pytest.raises(ValueError, match="neither an AccountKey nor"):
         azure()
+
+
+_CLOUDS = {
+    "s3://bucket/x": ("endpoint", {"access_key_id": "ID", "secret_access_key": "SECRET", "token": None}),
+    "gs://bucket/x": ("base_url", {"token": "TOKEN"}),
+    "az://box/x": ("endpoint", {"token": "TOKEN"}),
+}
+
+
+@pytest.mark.parametrize("url", _CLOUDS)
+def test_a_credential_provider_is_asked_before_every_other_source(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "team")
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", STRING)
+    endpoint, found = _CLOUDS[url]
+    asked = []
+
+    def provider() -> dict:
+        asked.append(url)
+        return {**found, "expires_at": None}
+
+    options = {endpoint: "http://127.0.0.1:1", "credential_provider": provider}
+    with Objects(url, options=options, limits=RequestLimits(retries=0)) as objects, pytest.raises(RemoteUnavailable):
+        objects.get("name")
+    assert asked == [url]
+    anonymous = Objects(url, options=options, limits=RequestLimits(retries=0), anonymous=True)
+    with anonymous, pytest.raises(RemoteUnavailable):
+        anonymous.get("name")
+    assert asked == [url]
+
+
+@pytest.mark.parametrize("kind", ["external_account", "impersonated_service_account"])
+def test_files_of_google_that_obstore_does_not_read_go_to_its_provider(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "application_default_credentials.json"
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    for text in ("", "[]", '{"type": "authorized_user"}', '{"type": "service_account"}'):
+        path.write_text(text)
+        assert credentials.google_kind({}) is None
+    path.write_text(json.dumps({"type": kind}))
+    assert credentials.google_kind({}) == kind
+    assert credentials.google_kind({"google_service_account": "/a"}) is None
+    if find_spec("google.auth") is None:
+        with Objects("gs://bucket/x") as objects, pytest.raises(NotInstalled, match=f"{kind}.*pip install google-auth"):
+            objects.get("name")
+    with Objects("gs://bucket/x", options={"base_url": "http://127.0.0.1:1"}, anonymous=True,
+                 limits=RequestLimits(retries=0)) as objects, pytest.raises(RemoteUnavailable):  # fmt: skip
+        objects.get("name")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none"))
+    assert credentials.google_kind({}) is None

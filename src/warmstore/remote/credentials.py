@@ -1,12 +1,14 @@
 """Credentials as the clouds' own tools find them: explicit options, then variables, then files.
 
-obstore itself reads variables, the files of Google, and the metadata services of cloud machines. This module adds the
-profiles of AWS, the variables of the AWS tools for endpoints, and .netrc for HTTP.
+obstore itself reads variables, the files of Google, and the metadata services of cloud machines. This module adds what
+obstore does not read: the profiles of AWS, the variables of the AWS tools for endpoints, Azure's connection string, and
+.netrc for HTTP. Credentials that must be made (single sign-on, roles, federation) come from obstore's providers.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import netrc
 import os
 from collections.abc import Mapping
@@ -16,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from warmstore.remote.location import Location
+from warmstore.remote.remote_options import PROVIDER
 
 _OWN_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
 
@@ -37,7 +40,7 @@ def aws(options: Mapping[str, Any], *, anonymous: bool) -> dict[str, Any]:
     if anonymous:
         public = {name: value for name, value in found.items() if name in ("endpoint", "region")}
         return public | {"skip_signature": True}
-    if "access_key_id" in found or "skip_signature" in found:
+    if not {"access_key_id", "skip_signature", PROVIDER}.isdisjoint(found):
         return found
     if any(map(os.environ.get, (*_OWN_KEYS, "AWS_SKIP_SIGNATURE"))):
         return found
@@ -62,6 +65,7 @@ _AZURE_OWN = (
     "bearer_token",
     "client_id",
     "use_azure_cli",
+    PROVIDER,
 )
 # The account of the emulator is the same everywhere: "Use the Azurite emulator", section "Well-known storage account".
 _EMULATOR = (
@@ -123,6 +127,33 @@ def makes_credentials() -> bool:
     makers = {"sso_session", "sso_start_url", "role_arn", "credential_process"}
     own = any(map(os.environ.get, _OWN_KEYS))
     return not own and "aws_access_key_id" not in credentials and not makers.isdisjoint(config)
+
+
+def google_kind(options: Mapping[str, Any]) -> str | None:
+    """The type in the file of Google's application default credentials, where obstore does not read files of this type
+    (external_account: workload identity federation; impersonated_service_account). None: obstore finds credentials.
+
+    The places of the file: "How Application Default Credentials works" in Google Cloud's documentation.
+    """
+    own = {
+        "service_account",
+        "service_account_key",
+        "bearer_token",
+        "skip_signature",
+        "application_credentials",
+        PROVIDER,
+    }
+    if own & {name.lower().removeprefix("google_").removeprefix("gcs_") for name in options}:
+        return None
+    if any(map(os.environ.get, ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_SKIP_SIGNATURE"))):
+        return None
+    folder = os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud"
+    path = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS") or f"{folder}/application_default_credentials.json"
+    try:
+        kind = json.loads(Path(path).expanduser().read_text()).get("type")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return kind if isinstance(kind, str) and kind not in ("service_account", "authorized_user") else None
 
 
 def _profile() -> tuple[dict[str, str], dict[str, str]]:

@@ -12,7 +12,7 @@ from warmstore.extras import not_installed
 from warmstore.remote import credentials
 from warmstore.remote.limits import RequestLimits
 from warmstore.remote.location import Location, Redacted
-from warmstore.remote.remote_options import CLIENT
+from warmstore.remote.remote_options import CLIENT, PROVIDER
 
 
 def store_of(
@@ -57,23 +57,27 @@ def store_of(
         redacted.add(headers.values())
         client["default_headers"] = headers
         return stores.HTTPStore.from_url(location.address, client_options=client, retry_config=retries)
+    provider = None if anonymous else options.get(PROVIDER)
     if location.kind == "s3":
         config = credentials.aws(options, anonymous=anonymous)
         redacted.add(str(config[name]) for name in ("secret_access_key", "session_token") if name in config)
-        provider = None
-        if not anonymous and "access_key_id" not in config and credentials.makes_credentials():
+        if provider is None and not anonymous and "access_key_id" not in config and credentials.makes_credentials():
             provider = _boto3_provider()
-        return stores.S3Store.from_url(
-            location.address, config=config, client_options=client, retry_config=retries, credential_provider=provider
-        )
-    if location.kind == "az":
+        maker = stores.S3Store
+    elif location.kind == "az":
         config = credentials.azure(location, options, anonymous=anonymous)
         redacted.add(str(config[name]) for name in ("account_key", "sas_key") if name in config)
         maker = stores.AzureStore
     else:
         config = {**options, **({"skip_signature": True} if anonymous else {})}
+        kind = None if anonymous else credentials.google_kind(options)
+        if kind is not None:
+            provider = _google_provider(kind)
         maker = stores.GCSStore
-    return maker.from_url(location.address, config=config, client_options=client, retry_config=retries)
+    config.pop(PROVIDER, None)
+    return maker.from_url(
+        location.address, config=config, client_options=client, retry_config=retries, credential_provider=provider
+    )
 
 
 def knows_option(location: Location, name: str, value: Any) -> bool:
@@ -95,6 +99,17 @@ def _boto3_provider() -> Any:
     except ImportError as error:
         raise NotInstalled("the active AWS profile needs boto3 to make credentials: `pip install boto3`") from error
     return Boto3CredentialProvider()
+
+
+def _google_provider(kind: str) -> Any:
+    try:
+        from obstore.auth.google import GoogleCredentialProvider
+    except ImportError as error:
+        raise NotInstalled(
+            f"Google's application default credentials are of the type {kind}, which needs google-auth: "
+            "`pip install google-auth requests aiohttp`"
+        ) from error
+    return GoogleCredentialProvider()
 
 
 def obstore_package() -> Any:

@@ -9,6 +9,9 @@ from warmstore.remote.location import Location
 CLIENT = "client_options"
 """The option with those of the HTTP client, of all kinds of remotes."""
 
+PROVIDER = "credential_provider"
+"""The option with one of obstore's credential providers, or a function like them; of the clouds."""
+
 _CLIENT_NAMES = (
     *("allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "default_headers"),
     *("http1_only", "http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle"),
@@ -39,6 +42,7 @@ _NAMES = {
     "http": ("headers",),
     "file": (),
 }
+_CLOUDS = ("s3", "gs", "az")
 _PREFIXES = {
     "s3": ("aws_",),
     "gs": ("google_", "gcs_"),
@@ -64,11 +68,15 @@ def check_options(
         if name == CLIENT:
             _check_client(location, value)
             continue
+        if name == PROVIDER and kind in _CLOUDS:
+            if not callable(value):
+                raise ValueError(f"{PROVIDER} of {location.url} is {type(value).__name__}; it must be a function")
+            continue
         base = str(name).lower()
         for prefix in _PREFIXES[kind]:
             base = base.removeprefix(prefix)
         if base not in _NAMES[kind] and (knows is None or not knows(name, value)):
-            names = (*_NAMES[kind], CLIENT)
+            names = (*_NAMES[kind], CLIENT, *((PROVIDER,) if kind in _CLOUDS else ()))
             raise ValueError(f"{location.url} has no option {name!r}{_suggestion(base, names)}")
 
 

@@ -54,6 +54,13 @@ class FetchProcess:
 
     def _running(self) -> "subprocess.Popen[bytes]":
         if self._process is None:
+            try:
+                files = pickle.dumps(self._files)
+            except Exception as error:  # what a user's class raises
+                raise RemoteUnavailable(
+                    "a forked process fetches through another one, to which the options of this remote cannot be sent "
+                    f"({error}); use a credential_provider that can be pickled, or start workers by spawn"
+                ) from None
             path = os.pathsep.join(filter(None, sys.path))
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__],
@@ -62,7 +69,7 @@ class FetchProcess:
                 env={**os.environ, "PYTHONPATH": path},
             )
             assert self._process.stdin is not None
-            pickle.dump(self._files, self._process.stdin)
+            self._process.stdin.write(files)
         return self._process
 
     def close(self) -> None:

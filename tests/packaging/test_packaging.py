@@ -1,0 +1,68 @@
+"""What `make check-wheels` finds with empty environments, as far as it shows without any."""
+
+import email
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.packaging import distributions
+from tests.packaging.__main__ import ENVIRONMENTS
+from tests.packaging.environments import PROJECT, lowest
+from tests.packaging.trials import USES
+
+from warmstore.extras import EXTRAS
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of metadata that every build begins with."""
+    folder = tmp_path_factory.mktemp("metadata")
+    command = [sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", folder]
+    subprocess.run(command, cwd=distributions.ROOT, check=True, capture_output=True)
+    return folder / "warmstore.egg-info"
+
+
+def test_the_package_page_has_absolute_links_to_files_that_exist(described: Path) -> None:
+    page = email.message_from_string((described / "PKG-INFO").read_text())
+    distributions.check_metadata(page)
+    home = PROJECT["urls"]["Source"]
+    files = re.findall(rf"\]\({home}/(?:blob|raw)/main/([^)#]+)", page.get_payload())
+    assert len(files) > 20
+    assert not [name for name in files if not (distributions.ROOT / name).exists()]
+
+
+def test_the_sdist_has_what_its_tests_read(described: Path) -> None:
+    sources = set((described / "SOURCES.txt").read_text().split())
+    tracked = subprocess.run(
+        ["git", "ls-files", "tests", "docs", "benchmarks", "examples", "src"],
+        capture_output=True, text=True, check=False, cwd=distributions.ROOT,
+    )  # fmt: skip
+    needed = {*distributions.NEEDED, *tracked.stdout.splitlines()}
+    assert not [name for name in sorted(needed - sources) if (distributions.ROOT / name).exists()]
+
+
+def test_every_requirement_of_users_has_a_lowest_version() -> None:
+    """Those of developers need none: constraints.txt pins them."""
+    of_users = {*EXTRAS.values(), "pipeline"}
+    for extra in (None, *sorted(of_users)):
+        wanted = PROJECT["dependencies"] if extra is None else PROJECT["optional-dependencies"][extra]
+        others = [one for one in wanted if not one.startswith(("torch>=", "warmstore["))]
+        assert len(lowest(extra)) >= len(others), extra
+
+
+_DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "nvidia": "nvidia-dali-cuda120"}
+
+
+@pytest.mark.parametrize("package", EXTRAS)
+def test_each_package_is_brought_by_the_extra_that_errors_name(package: str) -> None:
+    brought = [re.match(r"[\w-]+", one)[0] for one in PROJECT["optional-dependencies"][EXTRAS[package]]]  # type: ignore[index]
+    assert _DISTRIBUTIONS.get(package, package).replace("_", "-") in brought
+
+
+def test_trials_use_what_extras_bring() -> None:
+    assert {package for _, packages in USES.values() for package in packages} <= set(EXTRAS)
+    assert {use for environment in ENVIRONMENTS for use in environment.uses} == set(USES)
+    for environment in ENVIRONMENTS:
+        assert {*environment.extras} <= set(PROJECT["optional-dependencies"])
