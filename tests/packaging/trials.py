@@ -73,6 +73,12 @@ def store() -> None:
     command("store", "verify", "store")
 
 
+def cached() -> None:
+    """The results of a function are kept, and found again."""
+    keep = ws.cached("results")(_squares)
+    assert keep(3).tolist() == keep(3).tolist() == [9] * 16
+
+
 def helps() -> None:
     """Every command has a help."""
     import typer.main
@@ -265,7 +271,7 @@ def missing() -> None:
 
 
 _SCRIPT = [str(Path(sys.executable).parent / "warmstore")]
-BASE = {"names": names, "store": store, "helps": helps, "missing": missing}
+BASE = {"names": names, "store": store, "cached": cached, "helps": helps, "missing": missing}
 
 
 def command(*words: str) -> str:
