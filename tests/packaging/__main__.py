@@ -72,7 +72,7 @@ def main(*names: str) -> int:
                 failed = True
             except subprocess.CalledProcessError as error:
                 text = f"{error.stdout or ''}\n{error.stderr or ''}"
-                result, tried = "FAILED: " + " ".join(error.cmd[1:4]) + "\n" + text.strip()[-3000:], ""
+                result, tried = "FAILED: " + " ".join(map(str, error.cmd[1:])) + "\n" + text.strip()[-3000:], ""
                 failed = True
         console.print(f"{environment.name}: {result}", markup=False, soft_wrap=True)
         table.add_row(environment.name, tried, f"{time.perf_counter() - began:.0f}", result.splitlines()[0][:80])
@@ -90,7 +90,7 @@ def _tried(environment: Environment, sdist: Path, wheel: Path, folder: Path) -> 
     for name in (*BASE, *environment.uses):
         place = folder / name
         place.mkdir()
-        command = [python, "-W", "error::DeprecationWarning:warmstore", trials, name]
+        command = [python, trials, name]
         subprocess.run(command, cwd=place, env=variables, check=True, capture_output=True, text=True)
     tried = [*BASE, *environment.uses]
     if environment.tests:
