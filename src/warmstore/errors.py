@@ -107,7 +107,7 @@ class NotInstalled(NotSupportedError, ImportError):
 
 
 class NotPicklable(NotSupportedError, TypeError):
-    """A step of a pipeline, or its arguments, cannot be sent to worker processes."""
+    """A step of a pipeline, or the source or transform of a loader, cannot be sent to worker processes."""
 
 
 class NotFoundError(WarmstoreError):

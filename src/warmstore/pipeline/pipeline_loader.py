@@ -2,13 +2,12 @@
 
 import multiprocessing
 import pickle
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from warmstore.errors import NotPicklable
 from warmstore.loading.loader import Loader
+from warmstore.loading.prefetch.sent_objects import main_can_be_imported
 from warmstore.loading.samplers.sampler import Sampler
 from warmstore.loading.samplers.shuffle import Shuffle
 from warmstore.loading.validation import integer
@@ -82,16 +81,10 @@ def check_sent(steps: Sequence[Step]) -> None:
 def _check_sent(what: str, content: Any) -> None:
     try:
         pickled = pickle.dumps(content)
-        if b"__main__" in pickled and not _main_can_be_imported():
+        if b"__main__" in pickled and not main_can_be_imported():
             raise NotPicklable("no other process can import what a notebook or a prompt defines")
     except Exception as error:  # pickling runs code of all kinds
         raise NotPicklable(
             f"{what} cannot be sent to worker processes: {error}. Define its function at the top of a module, fork the "
             "workers (start_method='fork', multiprocessing_context='fork' of a DataLoader), or use no workers"
         ) from error
-
-
-def _main_can_be_imported() -> bool:
-    main = sys.modules["__main__"]
-    file = getattr(main, "__file__", None)
-    return getattr(main, "__spec__", None) is not None or (file is not None and Path(file).is_file())

@@ -49,6 +49,9 @@ class FetchProcess:
             except (OSError, EOFError) as broken:
                 self.close()
                 raise RemoteUnavailable(f"the process that fetches for this forked one has ended: {broken}") from None
+            except BaseException:
+                self.close()  # an interrupt: the next answer would be that of this question
+                raise
         if error is not None:
             raise error
 
@@ -67,6 +70,7 @@ class FetchProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": path},
+                process_group=0,  # Ctrl-C is for the program; the end of stdin ends this process
             )
             assert self._process.stdin is not None
             self._process.stdin.write(files)

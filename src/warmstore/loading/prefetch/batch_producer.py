@@ -78,7 +78,7 @@ class BatchProducer:
             for other in others:
                 if other is not iteration and other.has_begun:
                     other.end("another `for` has taken over the worker processes of this one")
-        if processes != self.processes:
+        if processes != self.processes or (self._pool is not None and self._pool.has_lost_workers):
             self.close()
             self.processes = processes
         if not processes and not self.threads:
@@ -102,12 +102,20 @@ class BatchProducer:
         except Exception:
             self.close()  # after a process died, torch's DataLoader cannot be used
             raise
+        except KeyboardInterrupt:
+            self._kill()  # it may have come between any two statements of torch's DataLoader
+            raise
 
     def close(self) -> None:
         """End the worker processes. The next call of `batches` starts new processes."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
+
+    def _kill(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.kill()
 
     def after_fork(self) -> None:
         """In a forked child, leave the worker processes to the parent."""

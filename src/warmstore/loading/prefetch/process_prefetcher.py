@@ -5,6 +5,7 @@ two processes costs about a millisecond of CPU time, so small batches that are b
 """
 
 import os
+import signal
 import time
 import warnings
 from collections import deque
@@ -17,6 +18,7 @@ import numpy as np
 
 from warmstore.extras import imported
 from warmstore.loading.prefetch.batch_builder import BatchBuilder, Built, Task
+from warmstore.loading.prefetch.sent_objects import check_importable
 from warmstore.loading.prefetch.shared_memory import SHARED, torch_has
 from warmstore.loading.prefetch.shared_segments import ReceivedArray, forget_segments, start_worker
 from warmstore.loading.values.ownership import without_views
@@ -55,9 +57,11 @@ class ProcessPrefetcher:
 
     Raises:
         NotInstalled: torch is not installed.
+        NotPicklable: processes that are not forked would have to import what a notebook defines.
     """
 
     def __init__(self, workers: int, make: BatchBuilder, prefetch: int, start_method: str | None) -> None:
+        check_importable(make, start_method)
         self._tasks = _Tasks(workers)
         self._source = make.source
         torch = imported("torch")
@@ -70,9 +74,16 @@ class ProcessPrefetcher:
                 num_workers=workers,
                 prefetch_factor=-(-prefetch // workers),
                 persistent_workers=True,
+                worker_init_fn=_leave_interrupts_to_the_parent,
                 multiprocessing_context=start_method,
                 generator=torch.Generator(),  # the default would draw from the program's generator
             )
+
+    @property
+    def has_lost_workers(self) -> bool:
+        """Whether a process has ended that should be waiting for tasks."""
+        running = getattr(self._loader, "_iterator", None)
+        return running is not None and not all(worker.is_alive() for worker in running._workers)
 
     def ahead(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Built], None, None]:
         """Yield every task with its batch, in order."""
@@ -102,6 +113,17 @@ class ProcessPrefetcher:
         if running is not None:  # a `for` or a traceback may keep the iterator alive
             running._shutdown_workers()
             forget_segments([worker.pid for worker in running._workers])
+
+    def kill(self) -> None:
+        """End the processes in the middle of their batches."""
+        running = getattr(self._loader, "_iterator", None)
+        if running is not None and running._worker_pids_set:
+            # Otherwise torch raises an error in the main thread for every process that a signal ends.
+            imported("torch.utils.data._utils.signal_handling")._remove_worker_pids(id(running))
+            running._worker_pids_set = False
+            for worker in running._workers:
+                worker.terminate()
+        self.close()
 
     def forget(self) -> None:
         """In a forked child, keep torch's loader alive: collecting it would end the parent's processes."""
@@ -192,6 +214,14 @@ class _Batches:
         count = max(1, len(made))
         took, report = time.perf_counter() - began, None if tasks else source.report()
         return _Message(made, error, source.notes(), took / count, sizes.nbytes // count, report)
+
+
+def _leave_interrupts_to_the_parent(worker: int) -> None:
+    """Ctrl-C, and a notebook's interrupt, send SIGINT to workers, too. They end if the parent says so, or ends itself.
+
+    A function, and not SIG_IGN, which programs that a step starts would inherit.
+    """
+    signal.signal(signal.SIGINT, lambda number, frame: None)
 
 
 @contextmanager
