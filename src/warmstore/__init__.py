@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from warmstore.records.format.codecs import train_dictionary
     from warmstore.records.format.fields import Array, Bytes, Json, Ragged, Text
     from warmstore.records.format.value_encoding import Packed
+    from warmstore.records.index.sample_keys import HashedId
     from warmstore.replicate.pull import PullResult
     from warmstore.replicate.push import PushResult
     from warmstore.replicate.record_store import RecordStore
@@ -131,6 +132,7 @@ __all__ = [
     "FillResult",
     "FunctionCache",
     "FunctionStats",
+    "HashedId",
     "IdentityError",
     "Incompatible",
     "Json",
@@ -217,6 +219,7 @@ _LAZY = {
     "FeatureCache": "warmstore.features.cache",
     "FillJob": "warmstore.features.fill_job",
     "FillResult": "warmstore.loading.fill_result",
+    "HashedId": "warmstore.records.index.sample_keys",
     "Json": "warmstore.records.format.fields",
     "FunctionCache": "warmstore.functions.function_cache",
     "FunctionStats": "warmstore.functions.function_cache",

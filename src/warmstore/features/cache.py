@@ -7,10 +7,10 @@ Every process may write. A miss makes a process look for rows that others commit
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 from weakref import WeakSet
 
 from warmstore.display.html import html_method
@@ -21,12 +21,13 @@ from warmstore.features.cache_stats import CacheStats
 from warmstore.features.keyed.cache_options import CacheOptions
 from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_versions import Fingerprint, difference, digest, read_versions
+from warmstore.features.keyed.cached_ids import CachedIds
 from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.features.keyed.version_binding import bind
 from warmstore.features.remote_binding import RemoteBinding, pull, push
 from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.loading.fill_result import FillResult
-from warmstore.records.index.sample_keys import as_keys
+from warmstore.records.index.sample_keys import HashedId, as_keys
 from warmstore.records.local_store import LocalStore
 from warmstore.records.maintenance.rewrite import Utilisation
 from warmstore.remote.location import is_remote
@@ -143,6 +144,7 @@ class FeatureCache(Closeable):
         local = Path(folder) if self._remote_binding is None else self._remote_binding.folder
         blocks = WriteBehindQueue(self._commit, flush_every, parse_size(max_pending), async_write)
         self.session = CacheSession(OpenVersion(id, local, self._options, blocks, self._remote_binding, files))
+        self._ids = CachedIds(self.session.version)
         self._others: dict[str, FeatureCache] = {}  # versions opened beside this one, by digest
         self.detectors: WeakSet[ModuleChangeDetector] = WeakSet()  # of the modules that use this cache
         self.closed = False
@@ -151,14 +153,17 @@ class FeatureCache(Closeable):
     def __repr__(self) -> str:
         binding = self._remote_binding
         location = str(self.session.version.folder) if binding is None else binding.remote.shown
-        return f"FeatureCache({location!r}, {self.id!r}, {len(self):,} entries)"
+        entries = sum(version.entries for version in self._versions())
+        return f"FeatureCache({location!r}, {self.id!r}, {entries:,} entries)"
 
     _repr_html_ = html_method(cache_html)
 
+    # A mapping from ids to the outputs of single samples, in this version
+
     def __len__(self) -> int:
-        """Rows on the disk, including earlier ones of repeated ids, and pending samples."""
-        stored = sum(store.snapshot.length for store in self._stores())
-        return stored + sum(len(version.blocks) for version in self._versions())
+        """The number of cached samples, pending ones too. It reads the keys of all rows after a change; of a closed
+        cache it is the number of rows."""
+        return self.session.version.entries if self.closed else len(self._ids)
 
     def __contains__(self, id: object) -> bool:
         """Whether the output of a sample is cached, pending or on the disk.
@@ -167,6 +172,65 @@ class FeatureCache(Closeable):
             BadIds, BadIdType: it is no id.
         """
         return not len(self.session.missing(as_keys([id])))
+
+    def __iter__(self) -> Iterator[int | HashedId]:
+        """The ids of the cached samples, in no particular order. Of an id that is not an int its hash is stored."""
+        return iter(self._ids)
+
+    def __getitem__(self, id: object) -> Any:
+        """The output of one sample, without the dimension of samples, on the CPU.
+
+        Raises:
+            KeyError: it is not cached.
+            BadIds, BadIdType: it is no id.
+        """
+        value, is_cached = self.session.sample(as_keys([id]))
+        if not is_cached:
+            raise KeyError(id)
+        return value
+
+    def __setitem__(self, id: object, output: Any) -> NoReturn:
+        raise TypeError(f"a sample is put with its batch: cache.put_batch([{id!r:.80}], outputs), outputs [1, ...]")
+
+    def __delitem__(self, id: object) -> None:
+        """Delete one sample, for all processes. The next `rebalance` frees its space. Commits what is pending.
+
+        Raises:
+            KeyError: it is not cached.
+            BadIds, BadIdType: it is no id.
+            ReadOnly: this process does not write to the cache.
+            NotSupportedError: the cache was opened at a URL.
+        """
+        keys = as_keys([id])
+        if len(self.session.missing(keys)):
+            raise KeyError(id)
+        self.session.version.delete(keys)
+
+    def get(self, id: object, default: Any = None) -> Any:
+        """`cache[id]`, or `default` if the sample is not cached."""
+        value, is_cached = self.session.sample(as_keys([id]))
+        return value if is_cached else default
+
+    def keys(self) -> KeysView[Any]:
+        """The ids of the cached samples: ints, and a `HashedId` for any other id, which stands for the id."""
+        return KeysView(self)
+
+    def values(self) -> ValuesView[Any]:
+        """The outputs of the cached samples, one by one. `get_batch` is faster."""
+        return ValuesView(self)
+
+    def items(self) -> ItemsView[Any, Any]:
+        """The ids and outputs of the cached samples, one by one. `get_batch` is faster."""
+        return ItemsView(self)
+
+    def clear(self) -> None:
+        """Delete all samples of this version, for all processes, and free their space.
+
+        Raises:
+            ReadOnly: this process does not write to the cache.
+            NotSupportedError: the cache was opened at a URL.
+        """
+        self.session.version.clear()
 
     @property
     def path(self) -> Path:

@@ -24,10 +24,8 @@ from warmstore.records.format.manifest import NAME
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import IndexedStore, bad_rows, keys_of
 from warmstore.records.local_store import LocalStore
-from warmstore.records.maintenance.rewrite import rewrite
 from warmstore.records.write.upgrade import upgrade
 from warmstore.records.write.write_options import WriteOptions
-from warmstore.storage.array_types import Bools, Int64
 from warmstore.storage.files import Files
 from warmstore.storage.registry import STORE, register
 
@@ -266,9 +264,9 @@ class ResultStore:
                 keyed = self._open()
             self.flush()
             keyed.see_others()
-            rewrite(keyed.store.session, keyed.store.fields, {}, progress=False, keep=_none)
+            with keyed.store.editing(), self._quota.reserve(0) if self._quota else contextlib.nullcontext():
+                keyed.clear()
             self._forget()
-            keyed.see_others()
 
     # Figures
 
@@ -307,7 +305,3 @@ class ResultStore:
         if subject not in self._warned:
             self._warned.add(subject)
             _log.warning("%s", text)
-
-
-def _none(rows: Int64) -> Bools:
-    return np.zeros(len(rows), bool)

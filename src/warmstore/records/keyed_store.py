@@ -7,15 +7,18 @@ it. The others learn of these rows from the key column.
 import functools
 import threading
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import final
 
 import numpy as np
 
-from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn
+from warmstore.errors import NotSupportedError
+from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, absent_rows
 from warmstore.records.format.value_encoding import encode
 from warmstore.records.index.key_index import KeyIndex
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.local_store import LocalStore
+from warmstore.records.maintenance.rewrite import rewrite
 from warmstore.records.read.gather import Gatherer
 from warmstore.storage.array_types import Bools, Int64
 
@@ -89,7 +92,23 @@ class IndexedStore(KeyedStore):
         )
 
     def find(self, keys: Keys) -> Int64:
-        """The row of each key, `MISSING` or `DAMAGED`: int64 [n]. Each row is confirmed by the key stored in it."""
+        """The row of each key, `MISSING` or `DAMAGED`: int64 [n]. Each row is confirmed by the key stored in it.
+
+        A row without values says that its key was deleted.
+        """
+        found = self.find_last(keys)
+        gatherer = self.store.gatherer
+        if gatherer.snapshot.absent:
+            at = np.flatnonzero((found >= 0) & (found < gatherer.snapshot.rows))
+            field = next((name for name in self.store.fields if name != self.key), None)
+            if len(at) and field is not None:
+                (column,) = gatherer.read_rows([field], found[at])
+                if column.absent is not None:
+                    found[at[column.absent]] = MISSING
+        return found
+
+    def find_last(self, keys: Keys) -> Int64:
+        """`find`, with the rows of deleted keys, too."""
         rows = self.index.lookup(keys)
         gatherer = self.store.gatherer
         gaps = gatherer.snapshot.gaps
@@ -107,8 +126,31 @@ class IndexedStore(KeyedStore):
     def latest(self, rows: Int64) -> Bools:
         """Which of some committed rows are undamaged and the last ones of their keys: bool [n]."""
         leaves = [name for name in self.store.fields if name != self.key]
-        keys, *columns = self.store.gatherer.read_rows([self.key, *leaves], rows)
-        return (self.find(keys_of(keys)) <= rows) & ~bad_rows(len(rows), keys, *columns)
+        keys, *columns = map(without_absent, self.store.gatherer.read_rows([self.key, *leaves], rows))
+        return (self.find_last(keys_of(keys)) <= rows) & ~bad_rows(len(rows), keys, *columns)
+
+    def live(self, first: int, last: int) -> Keys:
+        """The keys whose row is one of the committed rows [first, last), in order."""
+        keys, rows = _present_keys(self.store, self.key, first, last)
+        return keys.take(self.find(keys) == rows)
+
+    def delete(self, keys: Keys) -> None:
+        """Commit a row without values for each of some keys. Lookups find no row of them then.
+
+        Raises:
+            NotSupportedError: rows have nothing but a key.
+        """
+        fields = {name: field for name, field in self.store.fields.items() if name != self.key}
+        if not fields:
+            raise NotSupportedError(f"the outputs in {self.store.path} have no values per sample to delete")
+        self.extend(keys, {name: absent_rows(field, len(keys)) for name, field in fields.items()})
+        self.flush()
+
+    def clear(self) -> None:
+        """Remove all committed rows, for all processes. The store must be held for editing."""
+        self.index.forget_all()
+        rewrite(self.store.session, self.store.fields, {}, progress=False, keep=_none)
+        self.see_others()
 
     def catch_up(self) -> None:
         with self._lock:
@@ -166,6 +208,17 @@ def _present_keys(store: LocalStore, field: str, first: int, last: int) -> tuple
     if gaps is not None:
         rows = rows[~gaps.holds(rows)]
     return read_keys(gatherer, field, rows)[0], rows
+
+
+def without_absent(gathered: GatheredColumn) -> GatheredColumn:
+    """The same rows, where those without a value count as bad."""
+    if gathered.absent is None:
+        return gathered
+    return replace(gathered, absent=None, bad=bad_rows(len(gathered.absent), gathered) | gathered.absent)
+
+
+def _none(rows: Int64) -> Bools:
+    return np.zeros(len(rows), bool)
 
 
 def keys_of(gathered: GatheredColumn) -> Keys:

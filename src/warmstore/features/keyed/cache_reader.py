@@ -15,7 +15,7 @@ from warmstore.records.format.encoded_rows import ByteRanges, GatheredColumn
 from warmstore.records.format.fields import Array, Bytes, Field, Ragged
 from warmstore.records.format.value_encoding import decode, decode_array, decode_gathered, decompressed
 from warmstore.records.index.sample_keys import Keys
-from warmstore.records.keyed_store import IndexedStore, bad_rows, keys_of
+from warmstore.records.keyed_store import IndexedStore, bad_rows, keys_of, without_absent
 from warmstore.records.read.gather import Gatherer
 from warmstore.storage.array_types import Bools, Int64
 
@@ -65,7 +65,7 @@ class CacheReader:
             return [_placeholders(field, len(rows)) for field in self.schema.fields.values()], np.zeros(len(rows), bool)
         # A row number of another generation may be too large. The last row replaces it: it has another key.
         rows = np.minimum(rows, last)
-        *columns, stored_keys = gatherer.read_rows(self._names, rows)
+        *columns, stored_keys = map(without_absent, gatherer.read_rows(self._names, rows))
         bad = bad_rows(len(rows), *columns, stored_keys) | (keys_of(stored_keys).halves != keys.halves).any(axis=1)
         fields = self.schema.fields.values()
         leaves = [_undecoded(field, column) for field, column in zip(fields, columns, strict=True)]

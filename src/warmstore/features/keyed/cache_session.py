@@ -221,6 +221,15 @@ class CacheSession:
             )
         return schema.assemble(values, self._pad_value, device, allow_pickle=self._allow_pickle)
 
+    def sample(self, key: Keys) -> tuple[Any, bool]:
+        """The output of one sample, on the CPU, and whether it is cached."""
+        values, _ = self.fetch(key)
+        if values is None:
+            return None, False
+        schema = self.version.schema
+        assert schema is not None
+        return schema.sample(values, None, allow_pickle=self._allow_pickle), True
+
     # Accepting outputs
 
     def put(

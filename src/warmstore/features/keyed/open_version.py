@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from warmstore.errors import Closed, NotTrusted, ReadOnly, SchemaMismatch, StaleCache, StoreExists
+from warmstore.errors import Closed, NotSupportedError, NotTrusted, ReadOnly, SchemaMismatch, StaleCache, StoreExists
 from warmstore.features.keyed.cache_options import CacheOptions, folder_name
 from warmstore.features.keyed.cache_quota import CacheQuota, rebalance, tidy
 from warmstore.features.keyed.cache_reader import CacheReader
@@ -26,6 +26,7 @@ from warmstore.features.outputs.output_structure import check_spec
 from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.features.writer_ranks import WriterRanks
 from warmstore.records.format.manifest import NAME
+from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import IndexedStore
 from warmstore.records.local_store import LocalStore
 from warmstore.records.maintenance.rewrite import Utilisation
@@ -322,6 +323,38 @@ class OpenVersion:
         reader.keyed.flush()
         self._accepted = 0
         self.recorder.wrote(sum(block.nbytes for block in blocks))
+
+    def delete(self, keys: Keys) -> None:
+        """Delete the samples with these keys, which are cached."""
+        self._check_removable()
+        self.flush()
+        with self.lock:
+            reader = self.reader
+        assert reader is not None
+        if self.quota is not None:
+            tidy(reader.keyed, self.quota)
+        reader.keyed.delete(keys)
+
+    def clear(self) -> None:
+        """Delete all samples."""
+        self._check_removable()
+        self.flush()
+        with self.lock:
+            if self.reader is None and not self.find_store():
+                return
+            reader = self.reader
+        assert reader is not None
+        with reader.store.editing(), contextlib.nullcontext() if self.quota is None else self.quota.reserve(0):
+            reader.keyed.clear()
+
+    def _check_removable(self) -> None:
+        if not self.writes:
+            raise ReadOnly(f"the cache {self.path} is only read by this process; open it for writing to delete samples")
+        if self.remote is not None:
+            raise NotSupportedError(
+                f"the cache {self.id!r} is at a URL, from which other hosts would get deleted samples again; remove "
+                "its folder there, or use another cache id"
+            )
 
     def rebalance(self, progress: bool | None) -> Utilisation:
         """See `FeatureCache.rebalance`."""

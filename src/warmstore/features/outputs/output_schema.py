@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from warmstore.errors import SchemaMismatch
-from warmstore.features.outputs.output_structure import Leaf, check_dims, paths_of, ragged_of, unflatten
+from warmstore.features.outputs.output_structure import Leaf, check_dims, paths_of, ragged_of, sample_of, unflatten
 from warmstore.features.outputs.pickled_leaves import unpickled
 from warmstore.records.format.array_interop import is_tensor, to_torch
 from warmstore.records.format.encoded_rows import EncodedRows
@@ -150,6 +150,25 @@ class OutputSchema:
             return _finish(column, node, device)
 
         return unflatten(self.structure, leaf, device)
+
+    def sample(self, values: dict[str, Any], device: torch.device | None, *, allow_pickle: bool = False) -> Any:
+        """The output of one sample, without the dimension of samples, from values as for `assemble` with n = 1.
+
+        Raises:
+            UnsupportedType: a leaf is pickled and `allow_pickle` is False.
+        """
+
+        def leaf(path: str) -> Any:
+            column, (node, _) = values[path], self.nodes[path]
+            if node == "pickled":
+                return unpickled(path, column, allow_pickle=allow_pickle)[0]
+            return column[0] if node == "values" else _finish(_first(column), node, device)
+
+        return sample_of(self.structure, leaf, device)
+
+
+def _first(column: Any) -> Any:
+    return np.asarray(column[0]) if isinstance(column, list) else column[0, ...]
 
 
 def _finish(array: Any, node: str, device: torch.device | None) -> Any:

@@ -195,6 +195,23 @@ def unflatten(spec: TreeSpec, leaf: Callable[[str], Any], device: torch.device |
     return tree.unflatten(spec, part)
 
 
+def sample_of(spec: TreeSpec, leaf: Callable[[str], Any], device: torch.device | None = None) -> Any:
+    """`unflatten` for one sample, without the dimension of samples.
+
+    Args:
+        leaf: returns the value of the leaf at a path.
+    """
+
+    def part(spec: TreeSpec, path: str) -> Any:
+        if spec["node"] == "items":
+            return tree.unflatten(spec["item"], lambda _, below: leaf(below or ROOT), path)
+        if spec["node"] == "constant":
+            return restored_array(spec["array"], device) if "array" in spec else spec["value"]
+        return leaf(path or ROOT)
+
+    return tree.unflatten(spec, part)
+
+
 def _containers(spec: TreeSpec, columns: Sequence[Any]) -> list[Any]:
     """One container per sample, from columns with the children of all samples."""
     return [tree.container_of(spec, children) for children in zip(*columns, strict=True)]

@@ -174,6 +174,13 @@ class KeyIndex:
         with self._having_room(0), self._thread_lock, self._locked():
             self._rebuild(rows)
 
+    def forget_all(self) -> None:
+        """Let all lookups of all processes that use these files miss, until rows are added: the rows are removed."""
+        with self._thread_lock, self._locked():
+            if self._opened is not None and self._opened.table_file.write:
+                self._opened.table.forget_all()
+                self._write_header(direct=0)
+
     def sync(self) -> None:
         """Write the index to the disk, so that it survives a power failure."""
         opened = self._opened

@@ -65,6 +65,11 @@ class KeyTable:
         edges = np.append(starts[1:], self._allocated())
         return not len(starts) or bool(starts[0] >= 1 and (ends <= edges).all())
 
+    def forget_all(self) -> None:
+        """Find nothing any more. The buckets are not used again."""
+        self._directory[:] = 0
+        self._counts[:] = 0
+
     @property
     def keys(self) -> int:
         """The number of keys in the table."""

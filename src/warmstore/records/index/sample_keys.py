@@ -30,6 +30,28 @@ _KINDS = "str, int, bytes, paths, UUIDs or tuples of these"
 
 
 @dataclass(frozen=True)
+class HashedId:
+    """An id of which only the 128-bit hash is stored: a string, path, bytes, UUID, tuple or very large int.
+
+    It can be used wherever the id itself can.
+
+    Args:
+        key: 16 bytes.
+    """
+
+    key: bytes
+
+    @classmethod
+    def of(cls, id: Any) -> "HashedId | int":
+        """What `FeatureCache.keys()` gives for an id: an int for an int of 64 bits."""
+        (found,) = as_keys([id]).ids()
+        return found
+
+    def __repr__(self) -> str:
+        return f"HashedId({self.key.hex()})"
+
+
+@dataclass(frozen=True)
 class Keys:
     """n keys: uint64 [n, 2], low half first. `small`: all are ints that fit a signed 64-bit number."""
 
@@ -63,6 +85,14 @@ class Keys:
     def packed(self) -> list[bytes]:
         """Each key as 16 bytes, to use in a dict."""
         return self.halves.view("V16")[:, 0].tolist()  # type: ignore[no-any-return]
+
+    def ids(self) -> "list[int | HashedId]":
+        """The ids: ints that fit 64 bits as they are, all others by their hashes."""
+        tags, numbers = self.halves[:, 1], self.halves[:, 0]
+        signed, unsigned = (tags == np.uint64(_SIGNED)).tolist(), (tags == np.uint64(_UNSIGNED)).tolist()
+        texts = zip(numbers.view(np.int64).tolist(), numbers.tolist(), signed, unsigned, self.packed, strict=True)
+        return [low if is_signed else high if is_unsigned else HashedId(packed)
+                for low, high, is_signed, is_unsigned, packed in texts]  # fmt: skip
 
 
 def as_keys(ids: Any) -> Keys:
@@ -120,6 +150,8 @@ def _from_one(place: str, value: Any) -> UInt64:
         raise BadIds(f"{place} is None; every sample needs a stable id")
     if is_tensor(value) and value.ndim == 0:
         value = value.item()
+    if isinstance(value, HashedId):
+        return np.frombuffer(value.key, np.uint64).reshape(1, 2)
     if isinstance(value, PurePath):
         value = value.as_posix()
     if isinstance(value, bytes):
