@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from warmstore.cli import across, compiled, demo, features, pipelines, remote, run, signing_keys, store
+from warmstore.cli import across, compiled, demo, features, pipelines, remote, report, run, signing_keys, store, top
 from warmstore.cli.command_group import Commands
 
 __all__ = ["app", "main"]
@@ -44,7 +44,7 @@ def warmstore(
 
 app.command()(demo.demo)
 app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(run.run)
-for command in (across.ls, across.du, across.gc, across.verify, across.diff, across.doctor):
+for command in (across.ls, across.du, across.gc, across.verify, across.diff, across.doctor, report.report, top.top):
     app.command()(command)
 app.add_typer(store.app, name="store")
 app.add_typer(features.app, name="features")

@@ -298,10 +298,10 @@ class CompileSession:
         """Store every new and complete file of the scratch directory, if the store can be written."""
         self._harvester.harvest()
 
-    def _keep_file(self, path: str, kind: str, data: bytes) -> None:
-        """Store a file of a compiler. Making it took the time since its lookup."""
+    def _keep_file(self, path: str, kind: str, data: bytes, age: float) -> None:
+        """Store a file of a compiler that is `age` seconds old. Making it took the time from its lookup until then."""
         began = next((at for prefix, at in self._began.items() if path.startswith(prefix)), None)
-        self.keep(path, kind, data, 0.0 if began is None else time.monotonic() - began)
+        self.keep(path, kind, data, 0.0 if began is None else max(time.monotonic() - began - age, 0.0))
 
     def _end_flight(self, path: str) -> None:
         if self._flights is not None:

@@ -1,10 +1,16 @@
 """The history of the compile cache: hits, and misses by reason."""
 
+import os
+import time
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.compiling.hosts import HERE
 from tests.compiling.test_session import GRAPH, compiled, session
 
+from warmstore.compiling.artifact import Artifact
+from warmstore.compiling.misses.compile_recorder import compile_seconds
 from warmstore.compiling.misses.lookup_log import FOLDER, read
 from warmstore.storage.history import NAME, read_history
 
@@ -25,7 +31,7 @@ def test_a_run_that_compiles_and_one_that_finds(session, tmp_path: Path) -> None
     assert made["bytes_written"] == len(b"graph")
     assert made["computed_seconds"] > 0
     assert (found["hits"], found["misses"], found["restored"], found["bytes_read"]) == (1, 0, 1, 5)
-    assert found["saved_seconds"] == made["computed_seconds"]
+    assert found["saved_seconds"] == pytest.approx(made["computed_seconds"], abs=1e-5)
     assert "reasons" not in found
     assert len(list(read(tmp_path / "store"))) == 1  # the lookups of the last run are still found
 
@@ -63,3 +69,24 @@ def test_evictions_are_counted(session, tmp_path: Path) -> None:
     first.close()
     (record,) = read_history(tmp_path / "store" / FOLDER)
     assert record["evicted"] > 0
+
+
+def test_seconds_in_which_several_were_compiled_count_once() -> None:
+    graph = Artifact("a", "fx_graph", "", 1, HERE, created=100.0, seconds=10.0, host="one")
+    others = [(100.0, 4.0, "one"), (105.0, 5.0, "one"), (120.0, 1.0, "one"), (100.0, 10.0, "two"), (50.0, 0.0, "two")]
+    every = [graph, *(replace(graph, created=at, seconds=took, host=host) for at, took, host in others)]
+    assert compile_seconds(every) == 10 + 5 + 1 + 10
+    assert compile_seconds(every[::-1]) == 26
+    assert compile_seconds([]) == 0
+
+
+def test_a_file_that_is_found_late_took_until_it_was_written(session, tmp_path: Path) -> None:
+    first = session()
+    assert not first.wanted(GRAPH, alone=False)
+    first._began[GRAPH] -= 100
+    compiled(first, GRAPH + "one", b"graph")
+    path = first.live.path / (GRAPH + "one")
+    os.utime(path, (time.time() - 60, time.time() - 60))
+    first.harvest()
+    (artifact,) = first.store.all(kind="fx_graph")
+    assert artifact.seconds == pytest.approx(40, abs=5)

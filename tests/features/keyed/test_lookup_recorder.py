@@ -70,11 +70,11 @@ def test_a_rank_looks_up_its_share(cached, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_short_epochs_share_records(cached, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
+    now = [1e9]  # later than any other clock
     monkeypatch.setattr(lookup_recorder, "Pace", lambda: Pace(soon=2, clock=lambda: now[0]))
     module = cached()
     epochs(module.cache, module, 6)
-    now[0] = 1.0
+    now[0] += 1.0
     epochs(module.cache, module, 1)
     module.cache.close()
     found = records(module.cache.path)

@@ -30,7 +30,7 @@ def test_a_plan_and_its_epochs(tmp_path: Path) -> None:
     found = records(tmp_path, "epoch")
     assert [(record["epoch"], record["hits"], record["misses"]) for record in found] == [(0, 0, 20), (1, 20, 0)]
     for record in found:
-        assert record["name"] == "change"
+        assert record["name"] == "change (20 samples)"
         assert (record["predicted_seconds"], record["uncached_seconds"]) == (1.0, 1.0)
         assert record["saved_seconds"] == pytest.approx(1.0 - record["waited_seconds"], abs=1e-5)
         assert 0 < record["waited_seconds"] <= record["seconds"]

@@ -6,7 +6,7 @@ import contextlib
 import textwrap
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.misses.lookup_log import FOLDER, Lookup
@@ -38,7 +38,8 @@ class CompileRecorder:
 
     def _clear(self) -> None:
         self._hits = self._misses = self._left = self._made = self._bytes_written = 0
-        self._computed = self._waited = 0.0
+        self._waited = 0.0
+        self._compiled: list[Artifact] = []
         self._evicted = self._store.evicted
         self._reasons: Counter[str] = Counter()
 
@@ -68,7 +69,7 @@ class CompileRecorder:
             self._known.add(artifact.key)
             self._made += 1
             self._bytes_written += artifact.size
-            self._computed += artifact.seconds
+            self._compiled.append(artifact)
 
     def record_if_due(self) -> None:
         """`record`, if the last record is old enough."""
@@ -94,8 +95,8 @@ class CompileRecorder:
                 "reasons": dict(self._reasons.most_common(_MOST_REASONS)) or None,
                 "made": self._made or None,
                 "restored": len(restored) or None,
-                "computed_seconds": self._computed,
-                "saved_seconds": sum(artifact.seconds for artifact in restored),
+                "computed_seconds": compile_seconds(self._compiled),
+                "saved_seconds": compile_seconds(restored),
                 "waited_seconds": self._waited or None,
                 "bytes_read": sum(artifact.size for artifact in restored) or None,
                 "bytes_written": self._bytes_written or None,
@@ -105,6 +106,19 @@ class CompileRecorder:
         with contextlib.suppress(OSError):
             self._history.path.parent.mkdir(exist_ok=True, mode=0o700)
         self._history.append("lookups", **figures)
+
+
+def compile_seconds(artifacts: Iterable[Artifact]) -> float:
+    """The seconds in which artifacts were compiled. Those of one graph are compiled at the same time: each was begun
+    `seconds` before it was created, and a second in which several were compiled on one host counts once."""
+    spans = sorted((artifact.host, artifact.created - artifact.seconds, artifact.created) for artifact in artifacts)
+    total, host, until = 0.0, "", 0.0
+    for where, began, ended in spans:
+        if where != host:
+            host, until = where, began
+        total += max(ended - max(began, until), 0.0)
+        until = max(until, ended)
+    return total
 
 
 def _shortened(reason: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 
 from warmstore.compiling.scratch.compiler_files import is_rewritten, is_whole, kind_of, to_keep
@@ -27,7 +28,7 @@ class Harvester:
     """Scans the scratch directories of a process, in a thread.
 
     Args:
-        put: Stores one artifact, given path, kind and bytes.
+        put: Stores one artifact, given path, kind, bytes and the seconds since the file was written.
         landed: Called with each path that was given to `made`, after the scan.
         scanned: Called by the thread after each scan.
     """
@@ -36,7 +37,7 @@ class Harvester:
         self,
         store: ArtifactStore,
         scratch: ScratchQuota,
-        put: Callable[[str, str, bytes], None],
+        put: Callable[[str, str, bytes, float], None],
         landed: Callable[[str], None],
         complain: WarnOnce,
         scanned: Callable[[], object],
@@ -122,6 +123,7 @@ class Harvester:
             return
         if not is_whole(path, data) or len(data) != status.st_size:
             return  # still being written; a later scan finds it complete
-        self._put(path, kind, to_keep(path, data, str(folder.path)) if is_rewritten(path) else data)
+        content = to_keep(path, data, str(folder.path)) if is_rewritten(path) else data
+        self._put(path, kind, content, max(time.time() - status.st_mtime, 0.0))
         self.knows(f"{folder.path}/{path}", status)
         self.kept += 1

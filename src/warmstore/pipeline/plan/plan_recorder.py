@@ -23,7 +23,8 @@ class PlanRecorder:
         self._pace = Pace()
         self._epoch = 0
         self._is_told = False
-        self._name = " -> ".join(step.name for step in plan.steps)
+        # Plans of several splits may share a folder.
+        self._name = f"{' -> '.join(step.name for step in plan.steps)} ({plan.samples:,} samples)"
 
     def _tell(self, history: History) -> None:
         """Record the plan before its first epoch."""

@@ -1,0 +1,29 @@
+"""`warmstore report`: one page of what is cached, and where the seconds of earlier runs went."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from warmstore.cli.across import Folders
+from warmstore.storage.humanize import format_size
+
+
+def report(
+    folder: Folders = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", dir_okay=False, help="The page. An existing file is replaced.")
+    ] = Path("report.html"),
+) -> None:
+    """Write a page that shows where the seconds went, hit rates, space on the disk, plans, misses and refusals."""
+    from warmstore.report.page import page
+    from warmstore.report.report_data import collect
+    from warmstore.storage.atomic import replace_file
+
+    data = collect(folder or ())
+    content = page(data).encode()
+    replace_file(output, content, durable=False)
+    typer.echo(
+        f"{output}: {format_size(len(content))}, with {len(data.caches):,} caches that have a history and "
+        f"{len(data.folders):,} folders on the disk"
+    )

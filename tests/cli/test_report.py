@@ -1,0 +1,92 @@
+"""`warmstore report` and `warmstore top`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.report.histories import epochs, feature_cache, write
+from typer.testing import CliRunner
+
+from warmstore.cli import app
+from warmstore.report import live
+from warmstore.storage.history import NAME
+
+
+def run(*arguments: object, status: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = feature_cache(tmp_path / "caches", "resnet")
+    write(path, epochs(3))
+    feature_cache(tmp_path / "caches", "idle")
+    (tmp_path / "caches" / "idle" / NAME).unlink(missing_ok=True)
+    return tmp_path / "caches"
+
+
+def test_a_report_is_a_page(folder: Path) -> None:
+    output = run("report", folder, "-o", folder / "page.html")
+    assert "page.html: " in output
+    assert "1 caches that have a history and 2 folders on the disk" in output
+    content = (folder / "page.html").read_text()
+    assert content.startswith("<!DOCTYPE html>")
+    assert len(content) < 2_000_000
+    run("report", folder)
+    assert Path("report.html").exists()
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    output = run("report", tmp_path / "no", "-o", tmp_path / "page.html", status=1)
+    assert "is not a folder" in output
+    assert not (tmp_path / "page.html").exists()
+    assert "is not a folder" in run("top", tmp_path / "no", "--once", status=1)
+
+
+def test_a_page_that_cannot_be_written(folder: Path) -> None:
+    assert "Error: " in run("report", folder, "-o", folder / "no" / "page.html", status=1)
+
+
+def test_top_once(folder: Path) -> None:
+    output = run("top", folder, "--once")
+    assert "resnet" in output
+    assert "66.7%" in output
+    assert "4.0 s" in output
+    assert "0 of 2 caches in use; 4.0 s saved" in output  # the history ends in another year
+    assert run("top", folder) == output  # it is no terminal
+
+
+def test_top_as_json(folder: Path) -> None:
+    resnet, idle = json.loads(run("top", folder, "--json"))
+    assert (resnet["name"], resnet["kind"], resnet["total_hits"], resnet["total_misses"]) == (
+        "resnet",
+        "features",
+        200,
+        100,
+    )
+    assert resnet["total_saved"] == 4.0
+    assert resnet["hit_rate"] == pytest.approx(2 / 3)
+    assert resnet["entries"] == 8
+    assert (idle["name"], idle["at"]) == ("idle", 0.0)
+
+
+def test_the_present_is_what_was_recorded_last(tmp_path: Path) -> None:
+    path = feature_cache(tmp_path, "id")
+    now = 2_000_000_000.0
+    old = epochs(2, "old", at=now - 5000)
+    write(
+        path,
+        [
+            *old,
+            *epochs(3, "new", at=now - 10, pid=9),
+            {"at": now - 5, "run": "other", "n": 1, "hits": 50, "seconds": 1},
+        ],
+    )
+    (use,) = live.uses([tmp_path], now)
+    assert (use.hits, use.misses, use.total_hits) == (250, 100, 350)
+    assert use.samples_per_second == pytest.approx(100 / 3 + 50)
+    assert use.processes == 2
+    assert use.saved_seconds == 4.0
