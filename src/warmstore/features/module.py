@@ -9,7 +9,7 @@ show which arguments are per sample, the module computes it whole and its output
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -28,6 +28,7 @@ from warmstore.features.open_cache import OpenCache
 from warmstore.features.outputs.dims_inference import Dimensions, is_guess
 from warmstore.features.outputs.out_dims import UNSET, check_out_dims
 from warmstore.features.outputs.output_structure import unflatten
+from warmstore.features.outputs.selection import Selection
 from warmstore.identity import Identity
 from warmstore.records.index.sample_keys import Keys, as_keys
 
@@ -61,6 +62,8 @@ class CachedModule(nn.Module):
             samples in every batch. The default is dimension 0.
         enforce_stateless: refuse a module with trainable parameters, or one that is random in training mode.
         map_location: the device of the outputs; None for the device of the input.
+        select: the parts of the output to return and to cache: a name, such as "last_hidden_state", or names, which
+            give a dict. Names are keys of a dict, or attributes. None takes the whole output.
         version: replaces the identity of parts of the module and of arguments that have none. Change the version when
             these parts change.
         ignore: places to leave out of the identity, as errors and logs name them, such as "module.logger".
@@ -68,7 +71,7 @@ class CachedModule(nn.Module):
     Raises:
         NotStateless: see `enforce_stateless`.
         TypeError: `module` is neither a module nor a method of one.
-        ValueError: `out_dims` has an entry that is neither an int nor None.
+        ValueError: `out_dims` has an entry that is neither an int nor None, or `select` names nothing.
         NoFingerprint: some part of the module has no identity, so its changes would not be noticed. The message names
             the part and a remedy.
     """
@@ -84,6 +87,7 @@ class CachedModule(nn.Module):
         out_dims: Any = None,
         enforce_stateless: bool = True,
         map_location: torch.device | str | None = None,
+        select: str | Sequence[str] | None = None,
         version: str | None = None,
         ignore: Collection[str] = (),
     ) -> None:
@@ -95,6 +99,7 @@ class CachedModule(nn.Module):
         self._batch_args = batch_args
         check_out_dims(out_dims)
         self._out_dims = UNSET if out_dims is None else out_dims
+        self._select = Selection.of(select)
         self._device = None if map_location is None else torch.device(map_location)
         ignored = frozenset([ignore] if isinstance(ignore, str) else ignore)
         self._settings = CallSettings(version, ignored)
@@ -103,7 +108,7 @@ class CachedModule(nn.Module):
         self._detector = detector_of(module, version, ignored)
         self._detector.identity(again=True)  # raises NoFingerprint
         cache.detectors.add(self._detector)
-        self._bound: dict[Any, CacheSession] = {}  # by module identity, settings and autocast
+        self._bound: dict[Any, tuple[CacheSession, int]] = {}  # by module identity, settings and autocast
         self._last: tuple[CacheSession, Identity, torch.device, str, torch.device | None] | None = None
         self._roles: Roles = {}
         self._recalled = False  # whether the roles stored in the cache were read
@@ -126,7 +131,7 @@ class CachedModule(nn.Module):
         """
         if not self.enabled:
             with self._detector.calling():
-                return self.module(*args, **kwargs)
+                return self._select.of_output(self.module(*args, **kwargs))
         if torch.compiler.is_compiling():
             return torch.compiler.disable(self._call)(args, kwargs, cache_ids)  # files and locks cannot be traced
         return self._call(args, kwargs, cache_ids)
@@ -164,6 +169,9 @@ class CachedModule(nn.Module):
             return self._fill(session, arguments, keys, values, missing, device)
         except _OtherVersionError:  # the program changed something that the quick check misses
             return self._call(args, kwargs, cache_ids)
+        except BaseException:
+            session.version.unbind()  # the program may change the module and try again
+            raise
 
     def _served(self, args: tuple[Any, ...], kwargs: dict[str, Any], cache_ids: Any) -> Any:
         """The output for a batch of cached samples; None if some are missing or the call differs from the last one.
@@ -276,7 +284,7 @@ class CachedModule(nn.Module):
             if is_bound is not None and not is_bound():
                 raise _OtherVersionError
             with self._settings.calling():
-                return self.module(*args, **kwargs)
+                return self._select.of_output(self.module(*args, **kwargs))
 
     def _warn_once(self, subject: str, text: str) -> None:
         """Log the first warning about a subject."""
@@ -325,15 +333,15 @@ class CachedModule(nn.Module):
 
     def _bind(self, arguments: Arguments) -> CacheSession:
         identity = self._detector.identity()
-        fixed = arguments.fixed()
+        fixed = {**arguments.fixed(), **self._select.settings}
         autocast = _autocast(arguments.device() or _device_of(self.module))
         call = identity.digest, *(self._settings.text(name, value) for name, value in fixed.items()), *fixed, autocast
-        found = self._bound.get(call)
-        if found is None:
+        found, unbound = self._bound.get(call, (None, 0))
+        if found is None or found.version.unbound != unbound:
             settings = {name: self._settings.identity(name, value) for name, value in fixed.items()}
             found = self.cache.bind(fingerprint_of(identity, settings, autocast)).session
             found.version.roles = self._roles
-            self._bound[call] = found
+            self._bound[call] = found, found.version.unbound
         return found
 
     def _check_bound(self, arguments: Arguments, session: CacheSession) -> None:

@@ -102,6 +102,7 @@ class OpenVersion:
         self.schema: OutputSchema | None = None
         self.settled = True  # a schema that is fixed by a batch of one clears it
         self.module_fingerprint: Fingerprint | None = None
+        self.unbound = 0  # how often `unbind` took effect
         self.roles: Roles = {}
         self.lock = threading.RLock()
         self.closed = False
@@ -133,6 +134,13 @@ class OpenVersion:
         """The fingerprint of the stored outputs, or else of the module that was bound; None without either."""
         stored = self.reader.store.metadata.get("fingerprint") if self.reader is not None else None
         return stored or self.module_fingerprint
+
+    def unbind(self) -> None:
+        """Forget the bound module if it has stored nothing, so that the program may change it and try again."""
+        with self.lock:
+            if self.reader is None and self.schema is None and not len(self.blocks):
+                self.module_fingerprint = None
+                self.unbound += 1
 
     def check_fingerprint(self, known: Fingerprint, fingerprint: Fingerprint) -> None:
         """Raise StaleCache if two fingerprints differ, unless versions="ignore"."""

@@ -345,6 +345,13 @@ def _node_of_array(value: Any) -> str:
 def _constant(value: Any, name: str) -> TreeSpec:
     if type(value) in _CONSTANTS:
         return {"node": "constant", "value": value}
+    if any(base.__module__ == "transformers.cache_utils" for base in type(value).__mro__):
+        raise UnsupportedType(
+            f"{name} is a {type(value).__name__}: the keys and values of each attention layer, with which a decoder "
+            "generates its next token. They are no features and larger than these. Call the module with "
+            "use_cache=False, or set model.config.use_cache = False before wrapping it; or cache what you need, such "
+            'as CachedModule(..., select="last_hidden_state")'
+        )
     raise UnsupportedType(
         f"{name} is a {type(value).__name__}; outputs may hold tensors, arrays, dicts, lists, tuples, dataclasses, "
         "None, bool, int, float and str. With allow_pickle=True a list may hold any object per sample"
