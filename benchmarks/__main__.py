@@ -17,6 +17,7 @@ from benchmarks.report import load, page, show
 from benchmarks.runner import in_own_process
 
 NAMES = (
+    "starts",
     "gather",
     "cold",
     "records",

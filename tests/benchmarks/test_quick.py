@@ -56,6 +56,7 @@ def test_the_quick_gather_has_the_limit_warmstore_and_a_ratio(tmp_path: Path) ->
         pytest.param("cached_functions", 10, 16, marks=pytest.mark.slow),
         pytest.param("edits", 5, 5, marks=pytest.mark.slow),
         pytest.param("keys", 4, 22, marks=pytest.mark.slow),
+        pytest.param("starts", 1, 2, marks=pytest.mark.slow),
         ("artifacts", 3, 3),
     ],
 )
