@@ -1,6 +1,6 @@
 """How long does a program wait for `import warmstore`, and a person for `warmstore --help`?
 
-Each run is a fresh process, from the start of the interpreter to its end. Beside the seconds on the clock stand those of
+Each run is a fresh process, from the start of the interpreter to its end. Beside the seconds on the clock are those of
 the processor, which other work on the machine changes less.
 """
 

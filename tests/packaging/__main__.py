@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 from tests.packaging.distributions import DIST, build
-from tests.packaging.environments import Environment, Missing, installed, make
+from tests.packaging.environments import Environment, NotMade, installed, make
 from tests.packaging.trials import BASE
 
 _PYTEST = ("pytest", "pytest-timeout", "hypothesis", "polars", "duckdb")
@@ -67,8 +67,8 @@ def main(*names: str) -> int:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 result, tried = "ok", _tried(environment, sdist, wheel, Path(folder))
-            except Missing as error:
-                result, tried = f"not installed: {error}", ""
+            except NotMade as error:
+                result, tried = f"not made: {error}", ""
                 failed = True
             except subprocess.CalledProcessError as error:
                 text = f"{error.stdout or ''}\n{error.stderr or ''}"

@@ -16,7 +16,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.packaging.environments import ROOT
+
 DIST = ROOT / "dist"
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 NEEDED = (

@@ -1,21 +1,21 @@
-"""Empty environments with one wheel, and what of pyproject.toml and constraints.txt decides what else is in them."""
+"""Empty environments with one wheel, and what pyproject.toml and constraints.txt say of what else is in them.
+
+uv installs them: it links what it has unpacked before, so an environment with torch takes seconds and little disk.
+"""
 
 import os
-import re
-import shutil
 import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.packaging.distributions import ROOT
-
+ROOT = Path(__file__).parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-_CONSTRAINTS = (ROOT / "constraints.txt").read_text()
-_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+_CONSTRAINTS = ROOT / "constraints.txt"
+_UV = (sys.executable, "-m", "uv", "--quiet", "--no-python-downloads")
 # An unconstrained request for torch takes a build with several GB of CUDA packages.
-_TORCH = next(line for line in _CONSTRAINTS.splitlines() if line.startswith("torch=="))
+_TORCH = next(line for line in _CONSTRAINTS.read_text().splitlines() if line.startswith("torch=="))
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Environment:
         extras: Of warmstore, installed with it.
         pins: "newest", what a resolver finds today; "lowest", the lowest versions that pyproject.toml allows;
             "developed", those of constraints.txt. torch is always the one of constraints.txt.
-        python: The version; None for the one that runs this.
+        python: The version.
         others: More requirements.
         tests: Paths of tests of the unpacked sdist to run.
     """
@@ -37,80 +37,43 @@ class Environment:
     uses: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
     pins: str = "newest"
-    python: str | None = None
+    python: str = "3.11"
     others: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
 
-    def constraints(self) -> str:
-        """The text of a file of constraints."""
-        if self.pins == "developed":
-            return _CONSTRAINTS
-        if self.pins == "newest":
-            return _TORCH + "\n"
-        lines = {line for extra in (None, *self.extras) for line in lowest(extra)}
-        return "\n".join([_TORCH, *sorted(lines)]) + "\n"
 
-
-class Missing(Exception):
+class NotMade(Exception):
     """What an environment needs is not on this machine, or cannot be installed."""
 
 
-def lowest(extra: str | None) -> list[str]:
-    """The lowest versions that the requirements of an extra allow, as pins; of the base for None. Not torch's."""
-    wanted = PROJECT["dependencies"] if extra is None else PROJECT["optional-dependencies"][extra]
-    pins = []
-    for requirement in wanted:
-        name, _, rest = requirement.partition("[")
-        if name == "warmstore":
-            pins += [pin for below in rest.rstrip("]").split(",") for pin in lowest(below)]
-            continue
-        match = re.match(r"([\w.-]+)(?:\[[\w,]+\])?(?:(?:>=|==)([\w.]+))?", requirement)
-        assert match is not None, requirement
-        if match[2] and match[1] != "torch":
-            pins.append(f"{match[1]}=={match[2]}")
-    return pins
-
-
-def python_of(version: str | None) -> Path:
-    """A Python, in PATH or among those of pyenv.
-
-    Raises:
-        Missing: there is none.
-    """
-    if version is None:
-        return Path(sys.executable)
-    root = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser()
-    beside = sorted(root.glob(f"versions/{version}.*/bin/python{version}"))
-    for found in [*beside, *filter(None, [shutil.which(f"python{version}")])]:
-        if subprocess.run([found, "-c", "import venv"], check=False, capture_output=True).returncode == 0:
-            return Path(found)
-    raise Missing(f"there is no Python {version} here")
+def requirements(*extras: str) -> list[str]:
+    """What warmstore requires with some extras. Extras that name others are expanded."""
+    found: list[str] = list(PROJECT["dependencies"])
+    for extra in extras:
+        for requirement in PROJECT["optional-dependencies"][extra]:
+            name, _, rest = requirement.partition("[")
+            found += requirements(*rest.rstrip("]").split(",")) if name == "warmstore" else [requirement]
+    return sorted(set(found))
 
 
 def make(environment: Environment, wheel: Path, folder: Path) -> Path:
     """Install a wheel into an empty environment in a folder, and return its Python.
 
     Raises:
-        Missing: it cannot be installed; the message is pip's.
+        NotMade: there is no such Python here, or something cannot be installed; the message is uv's.
     """
-    python = folder / "bin/python"
-    _ran([str(python_of(environment.python)), "-m", "venv", "--without-pip", str(folder)])
+    _run("venv", "--python", environment.python, folder)
     constraints = folder / "constraints.txt"
-    constraints.write_text(environment.constraints())
-    what = f"{wheel}[{','.join(environment.extras)}]" if environment.extras else str(wheel)
-    install = [
-        *_PIP,
-        "--python",
-        str(python),
-        "install",
-        "--quiet",
-        "--no-compile",
-        "--constraint",
-        str(constraints),
-        what,
-    ]
-    _ran([*install, *environment.others])
-    return python
+    constraints.write_text(_CONSTRAINTS.read_text() if environment.pins == "developed" else f"{_TORCH}\n")
+    extras = f"[{','.join(environment.extras)}]" if environment.extras else ""
+    options = ["--python", folder, "--constraint", constraints, "--only-binary", ":all:"]
+    # Named one by one the requirements are direct ones; what they need in turn is the newest in both cases.
+    direct = requirements(*environment.extras)
+    resolution = "lowest-direct" if environment.pins == "lowest" else "highest"
+    _run("pip", "install", *options, "--resolution", resolution, f"{wheel}{extras}", *direct)
+    if environment.others:
+        _run("pip", "install", *options, *environment.others)
+    return folder / "bin/python"
 
 
 def installed(python: Path) -> dict[str, str]:
@@ -120,8 +83,10 @@ def installed(python: Path) -> dict[str, str]:
     return dict(line.split() for line in lines)
 
 
-def _ran(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(*words: str | Path) -> None:
+    # A folder of wheels that pip is told of is told to uv.
+    links = os.environ.get("UV_FIND_LINKS") or ",".join(os.environ.get("PIP_FIND_LINKS", "").split())
+    variables = {**os.environ, **({"UV_FIND_LINKS": links} if links else {})}
+    done = subprocess.run([*_UV, *words], capture_output=True, text=True, check=False, env=variables)
     if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()
-        raise Missing(" ".join(errors)[-400:])
+        raise NotMade(" ".join(done.stderr.split())[-600:])
