@@ -62,7 +62,7 @@ def make(environment: Environment, wheel: Path, folder: Path) -> Path:
     Raises:
         NotMade: there is no such Python here, or something cannot be installed; the message is uv's.
     """
-    _run("venv", "--python", environment.python, folder)
+    _run("venv", "--python", _python(environment.python), folder)
     constraints = folder / "constraints.txt"
     constraints.write_text(_CONSTRAINTS.read_text() if environment.pins == "developed" else f"{_TORCH}\n")
     extras = f"[{','.join(environment.extras)}]" if environment.extras else ""
@@ -81,6 +81,12 @@ def installed(python: Path) -> dict[str, str]:
     code = "from importlib.metadata import distributions as d; [print(one.name, one.version) for one in d()]"
     lines = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     return dict(line.split() for line in lines)
+
+
+def _python(version: str) -> str | Path:
+    """What uv is told: the path of one of pyenv's, at whose shims it stops, or the version, which it looks for."""
+    root = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser()
+    return next(iter(sorted(root.glob(f"versions/{version}.*/bin/python"), reverse=True)), version)
 
 
 def _run(*words: str | Path) -> None:
