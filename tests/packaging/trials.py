@@ -247,7 +247,7 @@ def missing() -> None:
             "nvidia": ("dali", lambda: ws.Dali(lambda value: value)),
         }
         if find_spec("torch"):
-            calls["scipy"] = "pipeline", lambda: ws.Pipeline([1, 2]).step(abs).plan(memory="1MB")
+            calls["scipy"] = "pipeline", lambda: ws.Pipeline(list(range(200))).step(_squares).plan(memory="1KB")
         for module, (extra, call) in calls.items():
             if find_spec(module) is None:
                 message = "none"
