@@ -1,12 +1,17 @@
-"""Every command says what was wrong in one line on stderr, and ends with status 1."""
+"""Every command says what was wrong in one line on stderr, in words of its options, and ends with status 1 or 2."""
 
 import errno
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from click import Argument, Option
 from typer.testing import CliRunner
 
 from warmstore.cli import app
+from warmstore.cli.command_group import with_options
 from warmstore.errors import Damaged, NotAStore, WriteFailed, message_of
 
 
@@ -38,7 +43,7 @@ COMMANDS = {
     "pipelines plan none:none": "there is no module 'none'",
     "store push {}/none {}/remote": "{}/none",
     "store pull {}/remote {}/none": "{}/remote",
-    "run --profile quick -- python": "profile='quick' is not known",
+    "run --profile quick -- python": "--profile 'quick' is not known",
     "run -- {}/none": "{}/none: No such file or directory",
     "compiled stats --dir {}/none": "there is no compile cache in {}/none",
     "compiled clear --dir {}/none": "there is no compile cache in {}/none",
@@ -47,6 +52,18 @@ COMMANDS = {
     "signing-keys show --file {}/none": "{}/none: the file with keys cannot be read: No such file or directory\n",
     "signing-keys generate --kind none": "",
     "demo --folder {}/file/in": "{}/file/in: Not a directory\n",
+    "gc": "nothing says what to remove; pass --older-than",
+    "gc --max-size none": "'none' is not a size",
+    "ls {}/none": "{}/none is not a folder",
+    "diff {}/none {}/none": "{}/none has no feature cache",
+    "features merge {}/none {}/other": "{}/none",
+    "features fill none:none --shard 3": "--shard '3' must be I/N",
+    "compiled import {}/file --dir {}/new --max-size 1kB": "--max-size '1kB' is less than the ",
+}
+MISUSES = {
+    *("pipelines plan none:none", "run --profile quick -- python", "compiled prune --dir {}/none", "gc"),
+    *("signing-keys generate --kind none", "gc --max-size none", "features fill none:none --shard 3"),
+    "compiled import {}/file --dir {}/new --max-size 1kB",
 }
 
 
@@ -56,6 +73,73 @@ def test_a_command_says_its_error_on_one_line(command: str, tmp_path: Path, monk
     (tmp_path / "file").touch()
     arguments = [argument.replace("{}", str(tmp_path)) for argument in command.split()]
     done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 1
+    assert done.exit_code == (2 if command in MISUSES else 1)
     assert done.stderr.startswith("Error: " + COMMANDS[command].replace("{}", str(tmp_path)))
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("max_size=3 is too small", "--max-size 3 is too small"),
+        ("max_size='3 kB', a limit; pass a larger max_size", "--max-size '3 kB', a limit; pass a larger --max-size"),
+        ("verify=True reads all; other_verify=True does not", "--verify reads all; other_verify=True does not"),
+        ("verify it with verify()", "verify it with verify()"),
+        ("unknown_name=3", "unknown_name=3"),
+    ],
+)
+def test_messages_speak_of_the_options_of_their_command(text: str, said: str) -> None:
+    options = [Option(["--max-size", "max_size"]), Option(["--verify"], is_flag=True), Argument(["url"])]
+    assert with_options(text, options) == said
+
+
+def test_wrong_options_are_misuse() -> None:
+    for arguments in (
+        ["nonsense"],
+        ["store", "inspect"],
+        ["ls", "--nonsense"],
+        ["store", "inspect", "x", "--samples", "-1"],
+    ):
+        assert CliRunner().invoke(app, arguments).exit_code == 2, arguments
+
+
+def leaves(group: Any, words: tuple[str, ...] = ()) -> dict[str, Any]:
+    """All commands by their words."""
+    found = {}
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            found |= leaves(command, (*words, name))
+        else:
+            found[" ".join((*words, name))] = command
+    return found
+
+
+def test_every_command_but_run_prints_json() -> None:
+    commands = leaves(typer.main.get_command(app))
+    assert len(commands) > 45
+    without = {name for name, command in commands.items() if "as_json" not in {one.name for one in command.params}}
+    assert without == {"run"}
+    assert all(command.help for command in commands.values())
+
+
+def test_the_page_has_an_example_of_every_command() -> None:
+    page = (Path(__file__).parents[2] / "docs/cli.md").read_text()
+    examples = set(re.findall(r"^warmstore ([a-z- ]+)", page, re.MULTILINE))
+    for name in leaves(typer.main.get_command(app)):
+        assert any(f"{example} ".startswith(f"{name} ") for example in examples), name
+
+
+@pytest.mark.parametrize(
+    ("shell", "words", "completes"),
+    [
+        ("bash", "warmstore sto", "store"),
+        ("bash", "warmstore store ver", "verify"),
+        ("zsh", "warmstore gc --max", "--max-size"),
+        ("fish", "warmstore signing", "signing-keys"),
+    ],
+)
+def test_shells_complete_commands_and_options(shell: str, words: str, completes: str) -> None:
+    environment = {"_WARMSTORE_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": words}
+    environment |= {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    done = CliRunner().invoke(app, [], prog_name="warmstore", env=environment)
+    assert completes in done.stdout

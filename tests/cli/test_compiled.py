@@ -73,7 +73,7 @@ def test_clear_asks_and_takes_what_it_is_told(folder: Path) -> None:
     assert "Removed 1 artifacts." in run("compiled", "clear", "--dir", folder, answer="y\n")[1]
     status, _, said = run("compiled", "clear", "--dir", folder, "-y", "--unused-for", "tomorrow")
     assert (status, said) == (
-        1,
+        2,
         'Error: \'tomorrow\' is not a duration; write one such as "30d", "12h", "5min" or "90s"\n',
     )
 
@@ -133,8 +133,8 @@ def test_a_remote_is_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     status, said, _ = run(*command)
     assert "removed 0 artifacts, 0 objects" in said
     status, _, said = run("compiled", "prune", "--remote", "http://127.0.0.1:1/x", "--option", "endpoint=y")
-    assert status == 1
+    assert status == 2
     assert "has no option 'endpoint'" in said
     status, _, said = run("compiled", "prune")
-    assert status == 1
+    assert status == 2
     assert "WARMSTORE_REMOTE_URL" in said

@@ -31,12 +31,9 @@ def command(*arguments: str, columns: int = 80) -> subprocess.CompletedProcess[s
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], dict[str, Any], Path]:
     """One real demo: what it printed, its figures and its folder."""
     folder = tmp_path_factory.mktemp("demo")
-    file = folder / "new" / "figures.json"
-    done = command(
-        "demo", "--images", str(IMAGES), "--epochs", str(EPOCHS), "--folder", str(folder / "kept"), "--json", str(file)
-    )
+    done = command("demo", "--images", str(IMAGES), "--epochs", str(EPOCHS), "--folder", str(folder / "kept"), "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    return done, json.loads(file.read_text()), folder / "kept"
+    return done, json.loads(done.stdout), folder / "kept"
 
 
 @pytest.fixture
@@ -57,7 +54,7 @@ def runs(finished: tuple[Any, dict[str, Any], Any]) -> list[DemoRun]:
 
 
 def test_it_prints_every_phase_and_the_verdict(finished: tuple[Any, Any, Any]) -> None:
-    printed = finished[0].stdout
+    printed = finished[0].stderr
     for run in ("no cache", "cold cache", "warm cache"):
         assert f"\n {run} " in printed
         assert f"\n{run}: training for 2 epochs" in printed  # the progress where there is no terminal

@@ -124,6 +124,13 @@ class TestClear:
         with ws.FeatureCache(folder, "c") as cache:
             assert len(cache) == 2
 
+    def test_in_json(self, folder: Path) -> None:
+        code, said, aside = run("features", "clear", folder / "c", "--json", "--yes")
+        found = json.loads(said)
+        assert (code, found["removed"]) == (0, [str(folder / "c")])
+        assert found["bytes"] > 0
+        assert "1 entries" in aside
+
     def test_only_caches(self, folder: Path, tmp_path: Path) -> None:
         ws.RecordStore.create(tmp_path / "plain", {"x": ws.Array("int64")}).close()
         for path in (tmp_path / "plain", tmp_path / "nothing", folder / "plain"):
@@ -135,6 +142,16 @@ class TestClear:
         ws.RecordStore.create(folder / "plain", {"x": ws.Array("int64")}).close()
         assert run("features", "clear", folder, "--yes")[0] == 0
         assert [path.name for path in folder.iterdir()] == ["plain"]
+
+
+def test_caches_are_merged(folder: Path) -> None:
+    with ws.FeatureCache(folder, "d") as cache:
+        cache.put_batch(["s", "t"], torch.ones(2, 2))
+    code, said, _ = run("features", "merge", folder / "c", folder / "d", "--no-progress")
+    assert (code, said) == (0, f"{folder / 'c'}: 1 samples added, 1 were there\n")
+    assert json.loads(run("features", "merge", folder / "c", folder / "d", "--json")[1])["added"] == 0
+    code, _, error = run("features", "merge", folder / "c", folder / "a%2Fb")
+    assert (code, error.count("\n")) == (1, 1)
 
 
 def test_structures_of_every_kind(tmp_path: Path) -> None:

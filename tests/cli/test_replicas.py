@@ -26,7 +26,7 @@ def test_a_record_store(tmp_path: Path) -> None:
     assert status == 1
     assert f"open {remote.as_uri()}, or clone it" in error
     status, _, error = run("store", "inspect", "s3://bucket/photos")
-    assert status == 1
+    assert status == 2
     assert "pull the store into a folder first" in error
     check(tmp_path / "b", tmp_path / "a")
     with ws.RecordStore.open(tmp_path / "b", "a") as copy:
@@ -58,5 +58,5 @@ def test_what_cannot_be_is_one_line(tmp_path: Path) -> None:
     assert status == 1
     assert "holds no store" in error
     status, _, error = run("store", "push", tmp_path, "s3://bucket", "--option", "region")
-    assert status == 1
+    assert status == 2
     assert "NAME=VALUE" in error

@@ -57,8 +57,8 @@ def test_an_unknown_job_is_not_ready(tmp_path: Path) -> None:
 
 def test_bad_settings_are_told_before_anything_runs(tmp_path: Path) -> None:
     done = warmstore("run", "--profile", "quick", "--", "touch", tmp_path / "ran")
-    assert done.returncode == 1
-    assert "profile='quick' is not known" in done.stderr
+    assert done.returncode == 2
+    assert "--profile 'quick' is not known" in done.stderr
     assert not (tmp_path / "ran").exists()
 
 

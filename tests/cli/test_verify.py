@@ -1,5 +1,6 @@
 """`warmstore store verify` and `seal` on stores with real damage: what is printed, exit codes, and what is left."""
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,18 @@ def test_a_damaged_value_is_absent_afterwards(store: Path) -> None:
     numbers, texts = numbers_of(store)
     assert numbers == [None if number == 7 else number for number in EDITED]
     assert texts == ["new", *(f"text {n}" for n in EDITED[1:])]
+
+
+def test_damage_in_json(store: Path) -> None:
+    chunk = store / "g0001" / "000000.arrow"
+    flip(chunk, chunk.read_bytes().index(np.full(WIDTH, 7).tobytes()) + 9)
+    code, said, _ = run("store", "verify", store, "--json")
+    found = json.loads(said)
+    assert (code, found["ok"], found["problems"][0]["positions"]) == (1, False, [7])
+    code, said, _ = run("store", "verify", store, "--repair", "--json")
+    assert code == 0
+    assert "absent now: 1 of field 'x', which were in 000000.arrow" in json.loads(said)["repairs"]
+    assert json.loads(run("store", "verify", store, "--json")[1])["ok"]
 
 
 def test_a_missing_chunk_leaves_absent_records(store: Path) -> None:

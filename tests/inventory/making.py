@@ -37,6 +37,19 @@ def features(folder: Path, id: str, factor: float = 1.0, **options: Any) -> Path
         return cache.path
 
 
+def tripled(value: int) -> list[int]:
+    return [value] * 3
+
+
+def functions(folder: Path) -> Path:
+    """Two results of a function, of which one was found."""
+    function = ws.cached(folder)(tripled)
+    for value in (1, 2, 1):
+        function(value)
+    function.cache.close()
+    return function.cache.path
+
+
 def store(folder: Path) -> Path:
     """A record store of ten records."""
     with ws.RecordStore.create(folder, {"x": ws.Array("int64")}) as made:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.inventory.making import compiled, disk_plan, features, pipeline, states, store
+from tests.inventory.making import compiled, disk_plan, features, functions, pipeline, states, store
 
 import warmstore as ws
 from warmstore.errors import NotAStore
@@ -34,8 +34,10 @@ def test_every_kind_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     compiled(tmp_path / "compiled")
     (tmp_path / "notes.txt").touch()
     (version,) = (tmp_path / "plans" / "warmstore-samples").glob("1-raw-*/")
+    results = functions(tmp_path / "results")
     everything = {
-        "store": "store", "a%2Fb": "features", version.name: "pipeline", "compiled": "compiled",
+        "store": "store",
+        results.name: "functions", "a%2Fb": "features", version.name: "pipeline", "compiled": "compiled",
     }  # fmt: skip
     assert kinds(tmp_path) == everything
     opened = {name: kind for name, kind in everything.items() if kind != "compiled"}  # the session writes it down
@@ -58,6 +60,8 @@ def test_the_states_are_those_of_the_kinds(tmp_path: Path) -> None:
     assert (state.entries, state.hits, state.is_data) == (10, None, True)
     (state,) = states(compiled(tmp_path / "compiled"))
     assert (state.entries, state.hits, state.misses, state.is_data) == (3, 2, 0, False)
+    (state,) = states(functions(tmp_path / "results"))
+    assert (state.entries, state.hits, state.misses, state.is_data) == (2, 1, 2, False)
     pipe = pipeline(tmp_path / "plans")
     (state,) = states(tmp_path / "plans")
     assert (state.entries, state.in_use, state.is_data) == (30, False, False)

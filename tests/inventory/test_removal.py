@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.compiling.environments import HERE
-from tests.inventory.making import compiled, disk_plan, features, pipeline, states, store
+from tests.inventory.making import compiled, disk_plan, features, functions, pipeline, states, store
 
 import warmstore as ws
 from warmstore.compiling.store.artifact_store import ArtifactStore
@@ -75,6 +75,7 @@ class TestRemove:
         features(tmp_path / "caches", "net")
         with ws.FeatureCache(tmp_path / "caches", "put") as cache:
             cache.put_batch([1], np.ones((1, 3)))
+        functions(tmp_path / "results")
         pipe = pipeline(tmp_path / "plans")
         compiled(tmp_path / "compiled")
         self.all(tmp_path)

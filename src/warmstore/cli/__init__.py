@@ -19,7 +19,6 @@ app = typer.Typer(
     name="warmstore",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -163,12 +163,12 @@ def doctor(as_json: Json = False) -> None:
 
     Exits with 1 if something is wrong.
     """
-    from warmstore.cli.across_view import show_findings
+    from warmstore.cli.across_view import finding_as_json, show_findings
     from warmstore.inventory.machine_checks import check_machine
 
     findings = check_machine()
     if as_json:
-        print_json([{"name": one.name, "ok": one.well, "text": one.said} for one in findings])
+        print_json([finding_as_json(finding) for finding in findings])
     else:
         show_findings(findings, console())
     if not all(one.well for one in findings):

@@ -147,6 +147,11 @@ def verified_as_json(result: Verified) -> dict[str, Any]:
     }
 
 
+def finding_as_json(finding: Finding) -> dict[str, Any]:
+    """A finding of a doctor as JSON data."""
+    return {"name": finding.name, "ok": finding.well, "text": finding.said}
+
+
 def show_findings(findings: Sequence[Finding], console: Console) -> None:
     """Print the findings of a doctor."""
     shown = table("", "", "", "", wrap=True)

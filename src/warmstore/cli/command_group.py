@@ -1,16 +1,33 @@
-"""Errors of all commands: one line on stderr without a traceback, and exit status 1."""
+"""Errors of all commands: one line on stderr without a traceback, which speaks of options, and the exit status.
 
+The status is 2 if the call is wrong (an option, a value, a combination of them), and 1 if the command failed, or found
+what it looks for. docs/cli.md has the list.
+"""
+
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from warmstore.errors import WarmstoreError, message_of
+from warmstore.errors import UsageError, WarmstoreError, message_of
 from warmstore.extras import is_of_extra, not_installed
+
+FAILED, MISUSED = 1, 2
+"""Exit statuses."""
+
+_COMMAND = "warmstore.command"
+_VALUE = r"('[^']*'|\"[^\"]*\"|[\w.+/-]+)"
 
 
 class Commands(TyperGroup):
     """A group of commands. The outermost prints errors of warmstore, bad values and errors of the system."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        found = super().resolve_command(ctx, args)
+        ctx.meta[_COMMAND] = found[1]  # the innermost command comes last
+        return found
 
     def invoke(self, ctx: Any) -> Any:
         if ctx.parent is not None:
@@ -23,5 +40,20 @@ class Commands(TyperGroup):
             if not is_of_extra(error):
                 raise
             failure = not_installed(f"warmstore {ctx.invoked_subcommand}", error)
-        typer.echo(f"Error: {message_of(failure)}", err=True)
-        raise typer.Exit(1)
+        options = getattr(ctx.meta.get(_COMMAND), "params", ())
+        typer.echo(f"Error: {with_options(message_of(failure), options)}", err=True)
+        is_misuse = isinstance(failure, UsageError) or not isinstance(failure, WarmstoreError | OSError)
+        raise typer.Exit(MISUSED if is_misuse else FAILED)
+
+
+def with_options(text: str, options: Iterable[Any]) -> str:
+    """A message in which keyword arguments are the options of a command: `max_size=3` is `--max-size 3`."""
+    for option in options:
+        name, written = option.name, next((one for one in option.opts if one.startswith("--")), None)
+        if written is None:
+            continue
+        text = re.sub(rf"(?<![\w-]){name}=True\b", written, text)
+        text = re.sub(rf"(?<![\w-]){name}={_VALUE}", rf"{written} \1", text)
+        if "_" in name:
+            text = re.sub(rf"(?<![\w.-]){name}(?![\w(])", written, text)
+    return text

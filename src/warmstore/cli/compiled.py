@@ -1,6 +1,5 @@
 """`warmstore compiled`: show, check, clear, export and import the compile cache."""
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from warmstore.cli.command_group import Commands
 from warmstore.cli.options import CompileCache, DryRun, Json, Option, Yes, options_of
+from warmstore.cli.tables import answer, console, print_json
 from warmstore.storage.humanize import format_size, parse_duration, parse_size
 
 if TYPE_CHECKING:
@@ -38,9 +36,9 @@ def stats(folder: CompileCache = None, as_json: Json = False) -> None:
 
         found = store.stats()
         if as_json:
-            typer.echo(json.dumps(asdict(found) | {"folder": str(found.folder)}, indent=2))
+            print_json(asdict(found) | {"folder": str(found.folder)})
         else:
-            show_stats(found, Console(highlight=False))
+            show_stats(found, console())
 
 
 @app.command()
@@ -51,19 +49,19 @@ def ls(folder: CompileCache = None, job: Job = None, kind: Kind = None, as_json:
 
         found = store.all(job, kind)
         if as_json:
-            typer.echo(json.dumps([artifact_as_json(artifact) for artifact in found], indent=2))
+            print_json([artifact_as_json(artifact) for artifact in found])
         else:
-            show_artifacts(found, Console(highlight=False))
+            show_artifacts(found, console())
 
 
 @app.command()
-def verify(folder: CompileCache = None) -> None:
+def verify(folder: CompileCache = None, as_json: Json = False) -> None:
     """Check every artifact. Damaged ones are removed and compiled again; exits with 1 if there are any."""
     with _opened(folder) as store:
         problems = store.verify()
-        for line in problems:
-            typer.echo(line)
-        typer.echo(f"{store.folder}: {len(store.all()):,} artifacts are whole")
+        whole = len(store.all())
+        text = "\n".join([*problems, f"{store.folder}: {whole:,} artifacts are whole"])
+        answer({"folder": str(store.folder), "whole": whole, "dropped": problems}, text, as_json=as_json)
         if problems:
             raise typer.Exit(1)
 
@@ -77,16 +75,20 @@ def clear(
         str | None, typer.Option(metavar="DURATION", help='Only artifacts unused for this long: "30d", "12h", "5min".')
     ] = None,
     yes: Yes = False,
+    as_json: Json = False,
 ) -> None:
     """Remove artifacts: all, or those of a job, of a kind, or unused for some time. Asks first."""
     with _opened(folder) as store:
         seconds = None if unused_for is None else parse_duration(unused_for)
         which = "all artifacts" if job is kind is unused_for is None else "these artifacts"
-        typer.echo(f"{store.folder}: {len(store.all(job, kind)):,} artifacts{' at most' if unused_for else ''}")
-        if not yes and not typer.confirm(f"Remove {which}?"):
-            typer.echo("Nothing was removed.")
+        typer.echo(
+            f"{store.folder}: {len(store.all(job, kind)):,} artifacts{' at most' if unused_for else ''}", err=as_json
+        )
+        if not yes and not typer.confirm(f"Remove {which}?", err=as_json):
+            typer.echo("Nothing was removed.", err=as_json)
             raise typer.Exit(1)
-        typer.echo(f"Removed {store.clear(job=job, kind=kind, unused_for=seconds):,} artifacts.")
+        removed = store.clear(job=job, kind=kind, unused_for=seconds)
+        answer({"removed": removed}, f"Removed {removed:,} artifacts.", as_json=as_json)
 
 
 @app.command()
@@ -96,6 +98,7 @@ def export(
     job: Annotated[
         list[str] | None, typer.Option(help="Only artifacts that this job used; repeatable.", show_default="everything")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Write a bundle for other machines, signed if WARMSTORE_SIGNING_KEY or WARMSTORE_SIGNING_KEY_FILE has a key."""
     with _opened(folder) as store:
@@ -103,7 +106,8 @@ def export(
 
         bundle = export_bundle(store, path, jobs=job)
         signed = f"signed with the key {bundle.key}" if bundle.key else "not signed: no key is configured"
-        typer.echo(f"{path}: {bundle.artifacts:,} artifacts, {format_size(bundle.size)}, {signed}")
+        text = f"{path}: {bundle.artifacts:,} artifacts, {format_size(bundle.size)}, {signed}"
+        answer({"path": str(path), **asdict(bundle)}, text, as_json=as_json)
 
 
 @app.command("import")
@@ -111,6 +115,7 @@ def import_(
     path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The file.")],
     folder: CompileCache = None,
     max_size: Size = None,
+    as_json: Json = False,
 ) -> None:
     """Import a bundle: all of it, or nothing if it is not valid. With a key, only a bundle signed with it."""
     with _opened(folder, max_size, make=True) as store:
@@ -118,7 +123,8 @@ def import_(
 
         bundle = import_bundle(store, path)
         checked = f"signed with the key {bundle.key}" if bundle.key else "not checked: no key is configured"
-        typer.echo(f"{store.folder}: {bundle.artifacts:,} artifacts, {format_size(bundle.size)}, {checked}")
+        text = f"{store.folder}: {bundle.artifacts:,} artifacts, {format_size(bundle.size)}, {checked}"
+        answer({"folder": str(store.folder), **asdict(bundle)}, text, as_json=as_json)
 
 
 @app.command()
@@ -128,6 +134,7 @@ def warmup(
     remote: Annotated[
         str | None, typer.Option(help="Fetch missing artifacts from here. Default: WARMSTORE_REMOTE_URL.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Check that all artifacts of some jobs are usable on this machine; exits with 1 if not."""
     from warmstore.compiling.jobs import prepare
@@ -136,8 +143,11 @@ def warmup(
 
     shared = None if is_offline() else RemoteSettings.of(remote, None, _WAIT)
     ready = [prepare(_folder(folder), job, shared) for job in jobs]
-    for state in ready:
-        typer.echo(f"{state.job}: {state.ready} of {state.keys} ready" + "".join(f"\n  {why}" for why in state.reasons))
+    lines = [
+        f"{state.job}: {state.ready} of {state.keys} ready" + "".join(f"\n  {why}" for why in state.reasons)
+        for state in ready
+    ]
+    answer([asdict(state) for state in ready], "\n".join(lines), as_json=as_json)
     if any(state.ready < state.keys or not state.keys for state in ready):
         raise typer.Exit(1)
 
@@ -146,15 +156,17 @@ def warmup(
 def doctor(
     folder: CompileCache = None,
     job: Annotated[str | None, typer.Option(help="Only explain the misses of this job's last run.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Show what is wrong with the compile cache on this machine, and why the last runs had misses."""
+    from warmstore.cli.across_view import finding_as_json, show_findings
     from warmstore.compiling.doctor import doctor as diagnose
 
     findings = diagnose(_folder(folder), job)
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for finding in findings:
-        table.add_row("[green]✓[/]" if finding.well else "[red]✗[/]", finding.name, finding.said)
-    Console(highlight=False).print(table)
+    if as_json:
+        print_json([finding_as_json(finding) for finding in findings])
+    else:
+        show_findings(findings, console())
     if any(not finding.well for finding in findings):
         raise typer.Exit(1)
 
@@ -173,6 +185,7 @@ def prune(
     dry_run: DryRun = False,
     folder: CompileCache = None,
     option: Option = None,
+    as_json: Json = False,
 ) -> None:
     """Remove old artifacts and unreferenced objects from a remote. Needs a signing key."""
     from warmstore.compiling.remote.remote_memory import RemoteMemory
@@ -195,11 +208,12 @@ def prune(
             max_size=None if max_size is None else parse_size(max_size),
             dry_run=dry_run,
         )
-        typer.echo(
+        text = (
             f"{objects.location.url}: {'would remove' if dry_run else 'removed'} {pruned.artifacts:,} artifacts, "
             f"{pruned.blobs:,} objects, {format_size(pruned.size)}; {pruned.kept:,} artifacts stay, "
             f"{format_size(pruned.kept_size)}"
         )
+        answer({"dry_run": dry_run, **asdict(pruned)}, text, as_json=as_json)
 
 
 @contextmanager

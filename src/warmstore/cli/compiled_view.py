@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from warmstore.cli.tables import table
+from warmstore.cli.tables import print_table, table
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.store.store_stats import StoreStats
 from warmstore.storage.humanize import format_duration, format_size
@@ -29,7 +29,10 @@ def show_stats(found: StoreStats, console: Console) -> None:
     for kind, (count, taken) in found.kinds.items():
         kinds.add_row(Text(kind), f"{count:,}", format_size(taken))
     console.print(Text(f"Compiled artifacts in {found.folder}", "bold"), soft_wrap=True)
-    console.print(kinds if found.kinds else "None yet.")
+    if found.kinds:
+        print_table(kinds, console)
+    else:
+        console.print("None yet.")
     taken = found.size + found.claimed
     console.print(
         f"On disk {format_size(taken)} of {format_size(found.limit)}, {taken / found.limit:.1%}, overhead included."
@@ -44,7 +47,7 @@ def show_stats(found: StoreStats, console: Console) -> None:
         jobs.title = None
         for job, count in found.jobs.items():
             jobs.add_row(Text(job), f"{count:,}")
-        console.print(jobs)
+        print_table(jobs, console)
     if found.read_only:
         console.print("[yellow]The folder is read-only: nothing is added.[/]")
 
@@ -69,7 +72,7 @@ def show_artifacts(found: Sequence[Artifact], console: Console) -> None:
             format_duration(now - artifact.last_used),
             Text(artifact.host),
         )
-    console.print(shown)
+    print_table(shown, console)
 
 
 def artifact_as_json(artifact: Artifact) -> dict[str, Any]:

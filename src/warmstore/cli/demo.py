@@ -5,7 +5,6 @@ time by phase, and fails unless the results of all three runs are equal bit for 
 """
 
 import importlib.util
-import json
 import os
 import subprocess
 import tempfile
@@ -18,6 +17,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from warmstore.cli.options import Json
+from warmstore.cli.tables import print_json
 from warmstore.demo.demo_progress import DemoProgress
 from warmstore.demo.demo_run import DemoRun, call_digits, differences, run_job
 from warmstore.demo.demo_table import cache_table, print_verdict, time_table
@@ -36,18 +37,14 @@ def demo(
         ),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs per run.")] = 5,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", dir_okay=False, help="Write all figures to this file.")
-    ] = None,
+    as_json: Json = False,
     images: Annotated[int, typer.Option(min=20, max=DIGITS, hidden=True)] = DIGITS,
 ) -> None:
     """Train on the same images without a cache, with a cold one and with a warm one (about a minute)."""
     missing = [label for module, label in NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise NotInstalled(f"the demo needs {' and '.join(missing)}: pip install 'warmstore[demo]'")
-    if json_file:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=as_json)
     console.print(
         f"[bold]One training job, three times, each in a fresh process.[/] {images:,} handwritten digits: PNG files "
         "are decoded, resized to 96 x 96 and encoded by a frozen encoder (Gabor filters and random convolutions from a "
@@ -79,8 +76,8 @@ def demo(
     print_verdict(console, runs, found)
     if folder:
         console.print(f"Images and caches are in {place}", markup=False, soft_wrap=True)
-    if json_file:
-        json_file.write_text(json.dumps(figures(runs, found, images), indent=2) + "\n")
+    if as_json:
+        print_json(figures(runs, found, images))
     if found:
         raise typer.Exit(1)
 

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from warmstore.cli.tables import table
+from warmstore.cli.tables import print_table, table
 from warmstore.errors import Damaged
 from warmstore.features.cache_inspection import CacheState, duplicates, read_state
 from warmstore.features.keyed.cache_versions import Fingerprint, digest, id_name, version_paths
@@ -36,7 +36,7 @@ def show_states(states: Sequence[CacheState], now: float, console: Console) -> N
             format_duration(now - state.created),
             "now" if state.writers else format_duration(now - state.written),
         )
-    console.print(shown)
+    print_table(shown, console)
     if len(states) > 1:
         saved = format_duration(sum(state.seconds_saved for state in states))
         console.print(f"Total: {format_size(sum(state.bytes for state in states))}, {saved} of computing saved.")
@@ -108,7 +108,7 @@ def show_cache(found: dict[str, Any], now: float, console: Console) -> None:
     shown.title, shown.show_header = None, False
     for name, text in lines.items():
         shown.add_row(Text(name, "bold"), Text(text))
-    console.print(shown)
+    print_table(shown, console)
 
 
 def rendered_structure(schema: OutputSchema) -> str:

@@ -1,18 +1,17 @@
 """`warmstore pipelines`: show, remove, plan and share the cached samples of pipelines."""
 
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from warmstore.cli.command_group import Commands
 from warmstore.cli.named_objects import named_object
 from warmstore.cli.options import Anonymous, Json, Option, Progress, VerifyRemote, Yes, remote_of
 from warmstore.cli.replicas import pull_text, push_text
+from warmstore.cli.tables import console, print_json
 from warmstore.storage.humanize import format_size, parse_size
 
 if TYPE_CHECKING:
@@ -40,9 +39,9 @@ def ls(folder: Folder, as_json: Json = False) -> None:
     tier = find_tier(folder)
     states = read_versions(tier)
     if as_json:
-        typer.echo(json.dumps([version_as_json(state) for state in states], indent=2))
+        print_json([version_as_json(state) for state in states])
     else:
-        show_versions(tier, states, time.time(), Console(highlight=False))
+        show_versions(tier, states, time.time(), console())
 
 
 @app.command()
@@ -53,10 +52,10 @@ def show(folder: Folder, version: Versions = None, as_json: Json = False) -> Non
 
     states = named_versions(find_tier(folder), version or ())
     if as_json:
-        typer.echo(json.dumps([version_details(state) for state in states], indent=2))
+        print_json([version_details(state) for state in states])
     else:
         for state in states:
-            show_version(state, time.time(), Console(highlight=False))
+            show_version(state, time.time(), console())
 
 
 @app.command()
@@ -82,7 +81,7 @@ def clear(
     if as_json:
         names = {"removed": removed, "in_use": in_use}
         found: dict[str, Any] = {key: [state.path.name for state in some] for key, some in names.items()}
-        typer.echo(json.dumps({**found, "bytes": freed}, indent=2))
+        print_json({**found, "bytes": freed})
     else:
         kept = f" A process uses {len(in_use)}, which stay." if in_use else ""
         typer.echo(f"Removed {format_size(freed)}.{kept}")
@@ -129,9 +128,9 @@ def plan(
         strategy=strategy,
     )
     if as_json:
-        typer.echo(json.dumps(plan_as_json(planned), indent=2))
+        print_json(plan_as_json(planned))
     else:
-        show(planned, Console(highlight=False))
+        show(planned, console())
     if plot is not None:
         typer.echo(f"Plotted to {planned.plot(plot)}.", err=as_json)
 
@@ -153,7 +152,7 @@ def push(
     remote = remote_of(url, option, anonymous)
     pushed = push_folder(folder, version or (), remote, verify=verify, progress=progress)
     if as_json:
-        typer.echo(json.dumps({name: asdict(result) for name, result in pushed.items()}, indent=2))
+        print_json({name: asdict(result) for name, result in pushed.items()})
     else:
         for name, result in pushed.items():
             typer.echo(push_text(remote.below(name), result))
@@ -181,7 +180,7 @@ def pull(
     remote, chain = remote_of(url, option, anonymous), None if pipeline is None else _found(pipeline).resolve(folder)
     pulled = pull_folder(folder, parse_size(disk), remote, chain=chain, progress=progress)
     if as_json:
-        typer.echo(json.dumps({name: asdict(result) for name, result in pulled.items()}, indent=2))
+        print_json({name: asdict(result) for name, result in pulled.items()})
     else:
         for name, result in pulled.items():
             typer.echo(pull_text(name, result))

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from warmstore.cli.tables import table
+from warmstore.cli.tables import print_table, table
 from warmstore.pipeline.plan.plan_figures import PlanFigures
 from warmstore.pipeline.tiers.tier_inspection import VersionState
 from warmstore.records.format.fields import field_text
@@ -27,7 +27,7 @@ def show_versions(tier: Path, states: Sequence[VersionState], now: float, consol
             format_size(state.nbytes),
             _used(state, now),
         )
-    console.print(shown)
+    print_table(shown, console)
     console.print(f"Total: {format_size(sum(state.nbytes for state in states))}.")
 
 
@@ -50,7 +50,7 @@ def show_version(state: VersionState, now: float, console: Console) -> None:
     for step in state.steps or ():
         facts = [f"{place}: {text}" for place, text in step["facts"].items()]
         shown.add_row(Text(f"Step {step['name']}", "bold"), Text("\n".join(facts) or f"identity {step['digest']}"))
-    console.print(shown)
+    print_table(shown, console)
 
 
 def version_as_json(state: VersionState) -> dict[str, Any]:

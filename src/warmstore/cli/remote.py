@@ -1,16 +1,14 @@
 """`warmstore remote`: what a store or a cache at a remote holds, its repair, and garbage collection."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from warmstore.cli.command_group import Commands
 from warmstore.cli.options import Anonymous, DryRun, Json, Option, Progress, Sign, Url, remote_of
-from warmstore.cli.tables import table
+from warmstore.cli.tables import console, print_json, print_table, table
 from warmstore.storage.humanize import format_size, parse_duration
 
 if TYPE_CHECKING:
@@ -67,7 +65,7 @@ def retire(
 
     hosts = upkeep.retire(remote_of(url, option, anonymous, sign=sign), host)
     if as_json:
-        typer.echo(json.dumps([asdict(one) for one in hosts]))
+        print_json([asdict(one) for one in hosts])
         return
     for one in hosts:
         typer.echo(f"{one.host} ({one.store[:8]}): {one.chunks} chunks, {format_size(one.size)}, are no longer listed")
@@ -89,7 +87,7 @@ def merge(
     remote = remote_of(url, option, anonymous, sign=sign)
     merged = merge_parts(remote, work_dir=work_dir, progress=progress)
     if as_json:
-        typer.echo(json.dumps(asdict(merged)))
+        print_json(asdict(merged))
         return
     typer.echo(f"{remote.shown}: {merged.parts} parts are one now, with {merged.samples:,} samples")
 
@@ -108,7 +106,7 @@ def gc(
 
     removed = upkeep.gc(remote_of(url, option, anonymous), keep=parse_duration(keep), dry_run=dry_run)
     if as_json:
-        typer.echo(json.dumps(asdict(removed)))
+        print_json(asdict(removed))
         return
     would = "would be removed" if dry_run else "removed"
     young = f"; {removed.young} younger ones stay" if removed.young else ""
@@ -117,14 +115,14 @@ def gc(
 
 def _show(report: "RemoteReport", as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(asdict(report) | {"ok": report.ok}))
+        print_json(asdict(report) | {"ok": report.ok})
         return
     if report.hosts:
         hosts = table("hosts", "host", "store", ">chunks", ">size", ">damaged")
         for host in report.hosts:
             damaged = str(len(host.damaged)) if host.damaged else "-"
             hosts.add_row(host.host, host.store[:8], str(host.chunks), format_size(host.size), damaged)
-        Console().print(hosts)
+        print_table(hosts, console())
     for problem in report.problems:
         typer.echo(f"damaged: {problem}")
     typer.echo(f"{report.unused} objects, {format_size(report.unused_size)}, are named by nothing")

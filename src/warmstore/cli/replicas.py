@@ -1,11 +1,13 @@
 """`push`, `pull` and `sync` of `warmstore store` and `warmstore features`: between a folder and a remote."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from warmstore.cli.options import Anonymous, Option, Progress, Sign, Url, VerifyRemote, remote_of
+from warmstore.cli.options import Anonymous, Json, Option, Progress, Sign, Url, VerifyRemote, remote_of
+from warmstore.cli.tables import answer, print_json
 from warmstore.storage.humanize import format_size
 
 if TYPE_CHECKING:
@@ -24,12 +26,14 @@ def push(
     option: Option = None,
     anonymous: Anonymous = False,
     sign: Sign = False,
+    as_json: Json = False,
 ) -> None:
     """Send a store, or this host's part of a cache, to a remote. An interrupted push is resumed."""
     from warmstore.features.remote_binding import push_folder
 
     remote = remote_of(url, option, anonymous, sign=sign)
-    typer.echo(push_text(remote, push_folder(folder, remote, verify=verify, progress=progress)))
+    pushed = push_folder(folder, remote, verify=verify, progress=progress)
+    answer(asdict(pushed), push_text(remote, pushed), as_json=as_json)
 
 
 def pull(
@@ -39,11 +43,13 @@ def pull(
     option: Option = None,
     anonymous: Anonymous = False,
     sign: Sign = False,
+    as_json: Json = False,
 ) -> None:
     """Fetch a store, or other hosts' parts of a cache, from a remote. An interrupted pull is resumed."""
     from warmstore.features.remote_binding import pull_folder
 
-    typer.echo(pull_text(folder, pull_folder(folder, remote_of(url, option, anonymous, sign=sign), progress=progress)))
+    pulled = pull_folder(folder, remote_of(url, option, anonymous, sign=sign), progress=progress)
+    answer(asdict(pulled), pull_text(folder, pulled), as_json=as_json)
 
 
 def sync(
@@ -53,13 +59,20 @@ def sync(
     option: Option = None,
     anonymous: Anonymous = False,
     sign: Sign = False,
+    as_json: Json = False,
 ) -> None:
     """Pull from a remote, then push the local chunks that the remote lacks."""
     from warmstore.features.remote_binding import pull_folder, push_folder
 
     remote = remote_of(url, option, anonymous, sign=sign)
-    typer.echo(pull_text(folder, pull_folder(folder, remote, progress=progress, may_be_empty=True)))
-    typer.echo(push_text(remote, push_folder(folder, remote, progress=progress)))
+    pulled = pull_folder(folder, remote, progress=progress, may_be_empty=True)
+    if not as_json:
+        typer.echo(pull_text(folder, pulled))
+    pushed = push_folder(folder, remote, progress=progress)
+    if as_json:
+        print_json({"pulled": asdict(pulled), "pushed": asdict(pushed)})
+    else:
+        typer.echo(push_text(remote, pushed))
 
 
 def push_text(remote: "Remote", pushed: "PushResult") -> str:

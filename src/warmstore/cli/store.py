@@ -1,16 +1,17 @@
 """`warmstore store`: make, show, check, mend, export and share record stores. Feature caches are stores too."""
 
-import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from warmstore.cli import replicas
 from warmstore.cli.command_group import Commands
 from warmstore.cli.options import Json, Progress
+from warmstore.cli.tables import answer, console, print_json
 from warmstore.converting.known_formats import OF_FILES
+from warmstore.storage.disk_usage import allocated_bytes
 from warmstore.storage.humanize import format_size
 
 Fields = Annotated[
@@ -37,6 +38,7 @@ def convert(
         str | None, typer.Option(metavar="HxW", help='Resize decoded images to this, such as "224x224".')
     ] = None,
     progress: Progress = None,
+    as_json: Json = False,
 ) -> None:
     """Make a store from files in another format."""
     from warmstore.converting.conversion import convert as convert_records
@@ -46,7 +48,9 @@ def convert(
         paths, store, format=format, fields=field, decode=decode, size=_pixels(size), progress=progress
     )
     with made:
-        typer.echo(f"{store}: {len(made):,} records, {format_size(made.nbytes)}")
+        records, taken = len(made), allocated_bytes(store)
+    data = {"path": str(store), "records": records, "bytes": taken}
+    answer(data, f"{store}: {records:,} records, {format_size(taken)}", as_json=as_json)
 
 
 @app.command()
@@ -59,13 +63,14 @@ def export(
     field: Fields = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the target.")] = False,
     progress: Progress = None,
+    as_json: Json = False,
 ) -> None:
     """Write a store's records to files that other programs read."""
     from warmstore.converting.export import export as export_records
 
     made = export_records(store, target, format=format, fields=field, overwrite=overwrite, progress=progress)
-    files = [made] if made.is_file() else sorted(made.iterdir())
-    typer.echo(f"{made}: {format_size(sum(file.stat().st_size for file in files))}")
+    taken = allocated_bytes(made)
+    answer({"path": str(made), "bytes": taken}, f"{made}: {format_size(taken)}", as_json=as_json)
 
 
 @app.command()
@@ -79,9 +84,9 @@ def inspect(
 
     found = description(store, samples)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        print_json(found)
     else:
-        show(found, Console(highlight=False))
+        show(found, console())
 
 
 @app.command()
@@ -94,6 +99,7 @@ def verify(
         ),
     ] = False,
     progress: Progress = None,
+    as_json: Json = False,
 ) -> None:
     """Check every record against its checksums. Exits with 1 if damage is found and not repaired."""
     from warmstore.cli.store_view import repairs
@@ -106,22 +112,31 @@ def verify(
         opened, refusal = RecordStore.open(store, salvage=True), error
     with opened:
         report = opened.verify(progress=progress)
-    typer.echo(f"{store}: {report}")
+    whole = report.ok and refusal is None
+    lines = [f"{store}: {str(report).replace('repair=True', '--repair')}"]
     if refusal is not None:
-        typer.echo(f"  it opens only with salvage=True, without the edits that are not applied: {refusal}")
-    if report.ok and refusal is None:
-        return
-    if not repair:
-        typer.echo("  warmstore store verify --repair repairs what can be repaired")
+        lines.append(f"  it opens only with salvage=True, without the edits that are not applied: {refusal}")
+    if not whole and not repair:
+        lines.append("  warmstore store verify --repair repairs what can be repaired")
+    if not as_json:
+        typer.echo("\n".join(lines))
+    done: list[str] = []
+    if not whole and repair:
+        with RecordStore.open(store, "a", salvage=True) as opened:
+            repaired = opened.verify(repair=True, progress=progress)
+        done = repairs(report, repaired)
+    if as_json:
+        found = {"path": str(store), "ok": report.ok, **asdict(report), "opens": refusal is None, "repairs": done}
+        print_json(found)
+    else:
+        for line in done:
+            typer.echo(f"  {line}")
+    if not whole and not repair:
         raise typer.Exit(1)
-    with RecordStore.open(store, "a", salvage=True) as opened:
-        repaired = opened.verify(repair=True, progress=progress)
-    for line in repairs(report, repaired):
-        typer.echo(f"  {line}")
 
 
 @app.command()
-def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")]) -> None:
+def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")], as_json: Json = False) -> None:
     """Write the missing footers of chunks from dead writers, so that any Arrow reader can open them."""
     from warmstore.records.maintenance.sealing import seal_abandoned
     from warmstore.replicate.record_store import RecordStore
@@ -129,9 +144,11 @@ def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")]) -> 
     with RecordStore.open(store, "a") as opened:
         result = seal_abandoned(opened)
     count = len(result.sealed)
-    typer.echo(f"{store}: {count} chunk{'' if count == 1 else 's'} sealed")
-    for name in result.being_written:
-        typer.echo(f"  {name} is being written; its writer seals it when it closes the store")
+    lines = [f"{store}: {count} chunk{'' if count == 1 else 's'} sealed"]
+    lines += [
+        f"  {name} is being written; its writer seals it when it closes the store" for name in result.being_written
+    ]
+    answer({"path": str(store), **asdict(result)}, "\n".join(lines), as_json=as_json)
     for name in result.refused:
         typer.echo(f"  {name} cannot be sealed; warmstore store rebalance rewrites its records", err=True)
     if result.refused:
@@ -139,13 +156,15 @@ def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")]) -> 
 
 
 @app.command()
-def rebalance(store: Annotated[Path, typer.Argument(help="The store's folder.")], progress: Progress = None) -> None:
+def rebalance(
+    store: Annotated[Path, typer.Argument(help="The store's folder.")], progress: Progress = None, as_json: Json = False
+) -> None:
     """Rewrite a store's live records densely, and free the bytes of updated and deleted ones."""
     from warmstore.replicate.record_store import RecordStore
 
     with RecordStore.open(store, "a") as opened:
         done = opened.rebalance(progress=progress)
-    typer.echo(f"{store}: {done}")
+    answer({"path": str(store), **asdict(done)}, f"{store}: {done}", as_json=as_json)
 
 
 for command in (replicas.push, replicas.pull, replicas.sync):

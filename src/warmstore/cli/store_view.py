@@ -9,12 +9,13 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from warmstore.cli.tables import table
+from warmstore.cli.tables import print_table, table
 from warmstore.errors import Damaged
 from warmstore.records.format.fields import field_text, fields_to_json
 from warmstore.records.maintenance.chunk_states import chunk_states, field_bytes
 from warmstore.records.maintenance.verify import Report
 from warmstore.replicate.record_store import RecordStore
+from warmstore.storage.disk_usage import allocated_bytes
 from warmstore.storage.humanize import format_size
 
 _CHUNKS_SHOWN = 12
@@ -40,7 +41,7 @@ def description(path: Path, samples: int) -> dict[str, Any]:
         return {
             "path": str(path),
             "records": len(store),
-            "bytes": store.nbytes,
+            "bytes": allocated_bytes(store.path),
             "generation": store.manifest.generation,
             "id": store.manifest.id,
             "writers": sum(chunk.writing for chunk in chunks),
@@ -70,7 +71,7 @@ def show(found: dict[str, Any], console: Console) -> None:
     for field in found["fields"]:
         each = format_size(field["bytes"] / found["records"]) if found["records"] else ""
         fields.add_row(Text(field["name"]), Text(field["says"]), format_size(field["bytes"]), each)
-    console.print(fields)
+    print_table(fields, console)
 
     chunks = table("Chunks", "file", ">records", ">batches", ">size", "state")
     # The last chunks are those that change.
@@ -80,7 +81,7 @@ def show(found: dict[str, Any], console: Console) -> None:
         style = {"missing": "bold red", "sealed": "dim"}.get(chunk["state"], "")
         numbers = (f"{chunk['records']:,}", f"{chunk['batches']:,}", format_size(chunk["nbytes"]))
         chunks.add_row(chunk["name"], *numbers, state, style=style)
-    console.print(chunks)
+    print_table(chunks, console)
     if len(shown) < len(found["chunks"]):
         console.print(f"{len(found['chunks']) - len(shown):,} earlier chunks are not shown; --json has all.\n")
 
@@ -89,7 +90,7 @@ def show(found: dict[str, Any], console: Console) -> None:
         for field in found["fields"]:
             name = field["name"]
             samples.add_row(Text(name), *(Text(sample[name]) for sample in found["samples"]))
-        console.print(samples)
+        print_table(samples, console)
     if found["metadata"] and not found["cache"]:
         console.print(Text("Metadata", "bold"))
         for name, value in found["metadata"].items():

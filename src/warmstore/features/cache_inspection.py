@@ -16,6 +16,7 @@ from warmstore.records.keyed_store import read_keys
 from warmstore.records.maintenance.chunk_states import chunk_states
 from warmstore.records.maintenance.removal import remove_store
 from warmstore.replicate.record_store import RecordStore
+from warmstore.storage.disk_usage import allocated_bytes
 from warmstore.storage.files import Files
 
 _BLOCK = 1 << 20
@@ -25,9 +26,9 @@ _BLOCK = 1 << 20
 class CacheState:
     """One version of a cache.
 
-    id: the id that `FeatureCache` was given. entries: rows. evicted: rows evicted since the last rebalance. bytes: size
-    of the folder. created, written: times of store.json and of the last commit, in seconds since 1970. writers: live
-    processes that have a chunk. usage: of all closed runs.
+    id: the id that `FeatureCache` was given. entries: rows. evicted: rows evicted since the last rebalance. bytes:
+    allocated on the disk. created, written: times of store.json and of the last commit, in seconds since 1970. writers:
+    live processes that have a chunk. usage: of all closed runs.
     """
 
     path: Path
@@ -62,7 +63,7 @@ def read_state(path: Path) -> CacheState:
             id=unquote(id_name(path)),
             entries=store.snapshot.length,
             evicted=store.snapshot.gaps.count if store.snapshot.gaps is not None else 0,
-            bytes=store.nbytes,
+            bytes=allocated_bytes(path),
             created=(path / NAME).stat().st_mtime,
             written=(path / store.manifest.generation_folder / "log").stat().st_mtime,
             writers=sum(chunk.writing for chunk in chunk_states(path)),

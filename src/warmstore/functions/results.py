@@ -27,7 +27,7 @@ from warmstore.records.local_store import LocalStore
 from warmstore.records.write.upgrade import upgrade
 from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.files import Files
-from warmstore.storage.registry import STORE, register
+from warmstore.storage.registry import FUNCTIONS, register
 
 _log = logging.getLogger("warmstore")
 
@@ -112,7 +112,7 @@ class ResultStore:
             keyed.close()
             raise
         self._keyed = keyed
-        register(STORE, self.path)
+        register(FUNCTIONS, self.path)
         return keyed
 
     def _create(self) -> IndexedStore:

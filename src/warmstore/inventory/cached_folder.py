@@ -4,11 +4,12 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from warmstore.storage.registry import COMPILED, COPY, FEATURES, PIPELINE, STORE
+from warmstore.storage.registry import COMPILED, COPY, FEATURES, FUNCTIONS, PIPELINE, STORE
 
 KINDS = {
     STORE: "record stores",
     FEATURES: "feature caches",
+    FUNCTIONS: "results of functions",
     PIPELINE: "cached samples of pipelines",
     COMPILED: "compile caches",
     COPY: "local copies of remotes",
@@ -18,8 +19,8 @@ KINDS = {
 
 @dataclass(frozen=True)
 class CachedFolder:
-    """A record store, one version of a feature cache, one version of a pipeline's disk tier, a compile cache, or the
-    local copy of a store at a URL.
+    """A record store, one version of a feature cache, the results of a cached function, one version of a pipeline's
+    disk tier, a compile cache, or the local copy of a store at a URL.
 
     entries: records, samples or artifacts; None if unknown. nbytes: allocated on the disk (`allocated_bytes`). created,
     used: times in seconds since 1970; `used` is that of the last known lookup or write. hits, misses: lookups of all

@@ -12,10 +12,10 @@ from warmstore.inventory.cached_folder import CachedFolder
 from warmstore.inventory.discovery import FoundFolder
 from warmstore.records.maintenance.store_summary import StoreSummary, summarize
 from warmstore.storage.disk_usage import allocated_bytes
-from warmstore.storage.registry import COMPILED, COPY, FEATURES, PIPELINE, STORE
+from warmstore.storage.registry import COMPILED, COPY, FEATURES, FUNCTIONS, PIPELINE, STORE
 
 _CHUNKS = "chunks.json"  # in the generation of a copy; see `replicate.remote_copy`
-_KEY = "key"  # the field that a feature cache has; see `features.outputs.output_schema`
+_KEY = "key"  # a field of feature caches and of results; see `features.outputs.output_schema`, `functions.results`
 
 
 def read_states(found: Iterable[FoundFolder]) -> Iterator[CachedFolder]:
@@ -38,9 +38,9 @@ def read_states(found: Iterable[FoundFolder]) -> Iterator[CachedFolder]:
 def _store(folder: FoundFolder) -> CachedFolder:
     path, summary = folder.path, summarize(folder.path)
     kind = _kind(summary)
-    usage = read_usage(path / "cost.json") if kind == FEATURES else None
+    usage = read_usage(path / "cost.json") if kind in (FEATURES, FUNCTIONS) else None
     used = [folder.opened, summary.written]
-    if kind == FEATURES:
+    if usage is not None:
         used.append(_modified(path / "cost.json"))
     in_use = summary.writing
     if kind == COPY:
@@ -65,6 +65,8 @@ def _store(folder: FoundFolder) -> CachedFolder:
 def _kind(summary: StoreSummary) -> str:
     if summary.metadata.get("structure") is not None and _KEY in summary.fields:
         return FEATURES
+    if isinstance(summary.metadata.get("function"), str) and set(summary.fields) == {_KEY, "value"}:
+        return FUNCTIONS
     return COPY if (summary.generation / _CHUNKS).exists() else STORE
 
 

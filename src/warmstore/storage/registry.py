@@ -19,9 +19,10 @@ import xxhash
 _log = logging.getLogger("warmstore")
 
 VARIABLE = "WARMSTORE_REGISTRY"
-STORE, FEATURES, PIPELINE, COMPILED, COPY = "store", "features", "pipeline", "compiled", "copy"
-"""What a folder holds: a record store, one version of a feature cache, the disk tier of pipelines, a compile cache, or
-the local copy of a store at a URL."""
+STORE, FEATURES, FUNCTIONS = "store", "features", "functions"
+PIPELINE, COMPILED, COPY = "pipeline", "compiled", "copy"
+"""What a folder holds: a record store, one version of a feature cache, the results of a cached function; the disk tier
+of pipelines, a compile cache, or the local copy of a store at a URL."""
 
 _DRAFT = re.compile(r"/\.[^/]+\.(draft|staged|converting|tmp)(/|$)|/warmstore-\d+-scratch")
 _INTERVAL = 60.0  # seconds in which a folder that is opened again is not written down again

@@ -14,7 +14,7 @@ from warmstore.pipeline.tiers.tier_quota import ABOUT
 from warmstore.pipeline.tiers.tier_store import KINDS
 from warmstore.records.format.manifest import NAME
 from warmstore.records.maintenance.chunk_states import chunk_states
-from warmstore.storage.disk_usage import folder_bytes
+from warmstore.storage.disk_usage import allocated_bytes
 from warmstore.storage.lease import is_locked, lock_path, remove_unused
 
 
@@ -25,7 +25,7 @@ class VersionState:
     step, codec: the number of steps before it, and how values are stored. steps: what identifies these steps; None
     for a version of another format, which is removed when its pipeline runs. schema: of most samples; None if they have
     nothing in common. samples, others: rows, and those of them that are in the store of other samples. chunks: files
-    with rows. nbytes: of the folder, in whole blocks. used: time of the last use, in seconds since 1970. in_use:
+    with rows. nbytes: allocated on the disk. used: time of the last use, in seconds since 1970. in_use:
     whether a process uses it now. damage: why a store cannot be read, or "".
     """
 
@@ -104,7 +104,7 @@ def _read_version(path: Path) -> VersionState:
         samples=sum(rows),
         others=rows[1],
         chunks=chunks,
-        nbytes=folder_bytes(path),
+        nbytes=allocated_bytes(path),
         used=(lock if lock.exists() else path / ABOUT).stat().st_mtime,
         in_use=is_locked(lock),
         damage=damage,
