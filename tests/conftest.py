@@ -45,7 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # of children: its clock counts seconds, and programs are edited faster
     faulthandler.register(signal.SIGALRM, file=2, chain=True)
-    os.register_at_fork(after_in_child=lambda: signal.alarm(FORKED_CHILD_SECONDS))
+    if not config.getoption("--fleet"):  # an alarm outlives exec, and would end Ray's servers
+        os.register_at_fork(after_in_child=lambda: signal.alarm(FORKED_CHILD_SECONDS))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

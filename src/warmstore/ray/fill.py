@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,10 +110,13 @@ class _Filler:
         owner = ray.get_runtime_context().get_actor_id() or "driver"
         leases.forget(owner)
         folder = tempfile.mkdtemp(prefix="warmstore-fill-")
-        # Not at the exit of the process: on a node that dies, a thread may still compute then, and would report that
-        # its files are gone, which ends the fill. A dead actor is replaced.
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True).atexit = False
-        self._filler, _ = open_filler(replace(job, module=ray.get(job.module)), leases, owner, Path(folder))
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            self._filler, cache = open_filler(replace(job, module=ray.get(job.module)), leases, owner, Path(folder))
+            stack.callback(cache.close)  # before its files are gone: closing one at a URL reads them
+            # Not at the exit of the process: on a node that dies, a thread may still compute then, and would report
+            # that its files are gone, which ends the fill. A dead actor is replaced.
+            weakref.finalize(self, stack.pop_all().close).atexit = False
 
     def __call__(self, batch: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
         result = self._filler.fill(batch)
