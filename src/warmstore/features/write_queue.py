@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from warmstore.errors import SchemaMismatch, StaleCache
 from warmstore.features.outputs.output_structure import Leaf, nbytes_of
 from warmstore.records.index.sample_keys import Keys
+from warmstore.storage.interrupts import uninterrupted
 
 _log = logging.getLogger("warmstore")
 
@@ -105,13 +106,14 @@ class WriteBehindQueue:
                 self._wanted = True
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._error is not None or not self._wanted)
-            self._queue.append(block)
-            self._samples += len(block)
-            self.nbytes += block.nbytes
-            numbers = range(self._accepted, self._accepted + len(block))
-            self._waiting.update(zip(block.keys.packed, numbers, strict=True))
-            self._firsts.append(self._accepted)
-            self._accepted += len(block)
+            with uninterrupted():
+                self._queue.append(block)
+                self._samples += len(block)
+                self.nbytes += block.nbytes
+                numbers = range(self._accepted, self._accepted + len(block))
+                self._waiting.update(zip(block.keys.packed, numbers, strict=True))
+                self._firsts.append(self._accepted)
+                self._accepted += len(block)
             due = self._samples >= self._flush_every or (not self._background and self.nbytes > self._limit)
             if due and self._background:
                 self._start()
@@ -173,12 +175,14 @@ class WriteBehindQueue:
 
     def _drain(self, commit: Commit) -> None:
         with self._committing:
-            with self._changed:
-                blocks = list(self._queue)
-                self._in_commit, self._waiting = self._waiting, {}
-            if not blocks:
-                return
+            blocks: list[Block] = []
             try:
+                with uninterrupted(), self._changed:
+                    blocks = list(self._queue)
+                    # An interrupt may have left blocks that were committed and not forgotten: they are written again.
+                    self._in_commit, self._waiting = {**self._in_commit, **self._waiting}, {}
+                if not blocks:
+                    return
                 commit(blocks)
             except (SchemaMismatch, StaleCache) as error:
                 self._forget(blocks)  # another process filled the cache with other outputs: these blocks never fit
@@ -186,13 +190,13 @@ class WriteBehindQueue:
                     self._lost = error  # also for a flush before the thread has set _error
                 raise
             except BaseException:
-                with self._changed:  # they stay pending
+                with uninterrupted(), self._changed:  # they stay pending
                     self._in_commit, self._waiting = {}, {**self._in_commit, **self._waiting}
                 raise
             self._forget(blocks)
 
     def _forget(self, blocks: Sequence[Block]) -> None:
-        with self._changed:
+        with uninterrupted(), self._changed:
             del self._queue[: len(blocks)], self._firsts[: len(blocks)]
             self._samples -= sum(map(len, blocks))
             self.nbytes -= sum(block.nbytes for block in blocks)

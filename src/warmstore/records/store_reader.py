@@ -27,6 +27,7 @@ from warmstore.records.store_session import StoreSession
 from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.array_types import Bools
 from warmstore.storage.files import Files
+from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.lifecycle import Closeable
 
 _log = logging.getLogger("warmstore")
@@ -238,10 +239,11 @@ class StoreReader(Closeable):
         with self.session.lock:
             if self.mode == "a":
                 self.session.settle(seal=seal)
-            self.session.generation.release()
-            self.closed = True
-            self.unregister()
-            self.files.release()
+            with uninterrupted():
+                self.session.generation.release()
+                self.closed = True
+                self.unregister()
+                self.files.release()
 
     def _after_fork(self) -> None:
         # Runs in a forked child: the parent's pending rows, chunk and locks stay with the parent.

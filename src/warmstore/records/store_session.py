@@ -26,6 +26,7 @@ from warmstore.records.write.write_buffer import WriteBuffer, block_of
 from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.array_types import Int64
 from warmstore.storage.files import Files, write_failed
+from warmstore.storage.interrupts import uninterrupted
 
 BATCH_BYTES = 64 << 20
 """Pending bytes that start a flush, and the most bytes of one batch on the disk."""
@@ -130,22 +131,23 @@ class StoreSession:
     def _commit(self, write: Callable[[Generation], None], count: int = 0) -> None:
         """Write to the current generation, then drop the first `count` pending rows."""
         self._prepare()
-        while True:
-            generation = self.generation
-            commits = generation.commits
-            try:
-                write(generation)
-                return
-            except GenerationClosed:
-                self._follow()
-            finally:
-                if generation.commits > commits:
-                    # Refresh before dropping: other threads read pending rows until the snapshot has them.
-                    try:
-                        self.refresh()
-                    finally:
-                        if count:
-                            self.pending.drop(count)
+        with uninterrupted():  # otherwise rows could be committed, and stay pending
+            while True:
+                generation = self.generation
+                commits = generation.commits
+                try:
+                    write(generation)
+                    return
+                except GenerationClosed:
+                    self._follow()
+                finally:
+                    if generation.commits > commits:
+                        # Refresh before dropping: other threads read pending rows until the snapshot has them.
+                        try:
+                            self.refresh()
+                        finally:
+                            if count:
+                                self.pending.drop(count)
 
     def _prepare(self) -> None:
         """Before the first write: upgrade the store to the current format, and restore store.json if it is damaged."""

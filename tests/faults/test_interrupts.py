@@ -1,0 +1,281 @@
+"""An interrupt between any two lines of an operation leaves its object usable: nothing is lost, nothing waits for ever.
+
+A tracing function sends this process a SIGINT at the n-th line that the operation runs in warmstore, for many n, as
+Ctrl-C or a notebook's interrupt may. The operation is then repeated, with the same object.
+"""
+
+import ast
+import functools
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.slow import either
+from torch import nn
+
+import warmstore as ws
+from warmstore.storage.interrupts import uninterrupted
+
+SOURCES = str(Path(ws.__file__).parent)
+FIELDS = {"x": ws.Array("int64"), "t": ws.Text("zstd")}
+INTERRUPTS = either(10, 1000)
+"""Lines of an operation that are interrupted, about."""
+
+
+@functools.cache
+def headers_of(file: str) -> frozenset[int]:
+    """The lines of `with` statements. Tracing sees them again before `__exit__`, where Python handles no signal."""
+    withs = (node for node in ast.walk(ast.parse(Path(file).read_text())) if isinstance(node, ast.With))
+    return frozenset(line for node in withs for line in range(node.lineno, node.body[0].lineno))
+
+
+_MANY = 10**9
+
+
+class Interrupter:
+    """Interrupts what runs inside a `with` at a line.
+
+    left: lines until then. has_come: whether there were so many lines.
+    """
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+        self.has_come = False
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        file = frame.f_code.co_filename
+        if not file.startswith(SOURCES) or self.has_come:
+            return None
+        if event == "line" and frame.f_lineno not in headers_of(file):
+            self.left -= 1
+            if self.left < 0:
+                self.has_come = True
+                signal.raise_signal(signal.SIGINT)
+        return self._trace
+
+    def __enter__(self) -> "Interrupter":
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        sys.settrace(None)
+
+    def interrupt(self, call: Callable[[], Any]) -> None:
+        """Call a function, and interrupt it."""
+        try:
+            with self:
+                call()
+        except KeyboardInterrupt:
+            assert self.has_come
+
+
+def rows(first: int, last: int) -> dict[str, Any]:
+    return {"x": np.arange(first, last), "t": [str(at) for at in range(first, last)]}
+
+
+def made(path: Path) -> ws.RecordStore:
+    """A store of five records, and two that are pending."""
+    store = ws.RecordStore.create(path, FIELDS)
+    store.extend(rows(0, 5))
+    store.flush()
+    store.extend(rows(5, 7))
+    return store
+
+
+def check(path: Path, expected: list[int]) -> None:
+    with ws.RecordStore.open(path) as store:
+        assert store["x"][:].tolist() == expected
+        assert store["t"][:] == [str(at) for at in expected]
+        assert not store.verify(progress=False).problems
+
+
+def flush(interrupter: Interrupter, path: Path) -> None:
+    store = made(path)
+    interrupter.interrupt(store.flush)
+    assert store["x"][:].tolist() == list(range(7))
+    store.extend(rows(7, 8))
+    store.close()
+    check(path, list(range(8)))
+
+
+def extend(interrupter: Interrupter, path: Path) -> None:
+    store = made(path)
+    interrupter.interrupt(lambda: store.extend(rows(7, 9)))
+    found = store["x"][:].tolist()
+    assert found in (list(range(7)), list(range(9)))
+    store.close()
+    check(path, found)
+
+
+def update(interrupter: Interrupter, path: Path) -> None:
+    store, new = made(path), {"x": [10, 60], "t": ["10", "60"]}
+    interrupter.interrupt(lambda: store.update([1, 6], new))
+    assert store["x"][:].tolist() in (list(range(7)), [0, 10, 2, 3, 4, 5, 60])
+    store.update([1, 6], new)
+    store.close()
+    check(path, [0, 10, 2, 3, 4, 5, 60])
+
+
+def delete(interrupter: Interrupter, path: Path) -> None:
+    store = made(path)
+    interrupter.interrupt(lambda: store.delete([1]))
+    found = store["x"][:].tolist()
+    assert found in (list(range(7)), [0, 6, 2, 3, 4, 5])
+    store.delete([len(found) - 1])
+    store.close()
+    check(path, found[:-1])
+
+
+def close(interrupter: Interrupter, path: Path) -> None:
+    store = made(path)
+    interrupter.interrupt(store.close)
+    store.close()
+    check(path, list(range(7)))
+
+
+def rebalance(interrupter: Interrupter, path: Path) -> None:
+    store = made(path)
+    store.delete([0])
+    expected = store["x"][:].tolist()
+    interrupter.interrupt(lambda: store.rebalance(progress=False))
+    assert store["x"][:].tolist() == expected
+    store.rebalance(progress=False)
+    store.close()
+    check(path, expected)
+
+
+def put(interrupter: Interrupter, path: Path, **options: Any) -> None:
+    def values(first: int, last: int) -> Any:
+        return np.arange(first, last, dtype=np.float32)[:, None] * np.ones((1, 3), np.float32)
+
+    def store() -> None:
+        cache.put_batch([3, 4], values(3, 5))
+        cache.flush()
+
+    with ws.FeatureCache(path, "c", flush_every=4, **options) as cache:
+        cache.put_batch([0, 1, 2], values(0, 3))
+        interrupter.interrupt(store)
+        for at in range(3):
+            found, missing = cache.get_batch([at])
+            assert not len(missing)
+            assert found[0, 0] == at
+        cache.put_batch([3, 4, 5], values(3, 6))
+        cache.flush()
+        assert not cache.stats().pending
+    with ws.FeatureCache(path, "c") as cache:
+        found, missing = cache.get_batch(list(range(6)))
+        assert not len(missing)
+        assert found[:, 0].tolist() == list(range(6))
+
+
+def module(interrupter: Interrupter, path: Path) -> None:
+    x = torch.arange(6.0)[:, None]
+    with ws.FeatureCache(path, "c", async_write=False, flush_every=4) as cache:
+        features = ws.CachedModule(nn.Identity(), cache)
+        features(x[:3], cache_ids=[0, 1, 2])
+        interrupter.interrupt(lambda: features(x[1:5], cache_ids=[1, 2, 3, 4]))
+        for _ in range(2):
+            assert torch.equal(features(x, cache_ids=list(range(6))), x)
+
+
+def epoch(interrupter: Interrupter, path: Path, workers: int) -> None:
+    with ws.Loader(np.arange(12), 3, ws.Shuffle(seed=0), transform=lambda batch: batch, workers=workers) as loader:
+        interrupter.interrupt(lambda: list(loader))
+        assert sorted(np.concatenate(list(loader)).tolist()) == list(range(12))
+    assert not [thread for thread in threading.enumerate() if "warmstore-loader" in thread.name]
+
+
+OPERATIONS: dict[str, Callable[[Interrupter, Path], None]] = {
+    "flush": flush,
+    "extend": extend,
+    "update": update,
+    "delete": delete,
+    "close": close,
+    "rebalance": rebalance,
+    "put": functools.partial(put, async_write=False),
+    "put in the background": put,
+    "module": module,
+    "epoch": functools.partial(epoch, workers=0),
+    "epoch with threads": functools.partial(epoch, workers=2),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_can_be_repeated(name: str, tmp_path: Path) -> None:
+    OPERATIONS[name](Interrupter(_MANY), tmp_path / "first")  # what a process does once is no part of it
+    whole = Interrupter(_MANY)
+    OPERATIONS[name](whole, tmp_path / "whole")
+    lines, come = _MANY - whole.left, 0
+    for line in range(lines % 7, lines, max(lines // INTERRUPTS, 1)):
+        interrupter = Interrupter(line)
+        OPERATIONS[name](interrupter, tmp_path / str(line))
+        come += interrupter.has_come
+    assert come >= INTERRUPTS // 2
+
+
+class TestUninterrupted:
+    """The context manager itself."""
+
+    def test_an_interrupt_waits_for_the_end(self) -> None:
+        assert self.count(1, uninterrupted()) == 9
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    def test_the_third_comes_at_once(self) -> None:
+        assert self.count(3, uninterrupted()) == 2
+
+    def test_the_outer_one_counts(self) -> None:
+        with pytest.raises(KeyboardInterrupt), uninterrupted():
+            assert self.count(1, uninterrupted(), raises=False) == 9
+
+    def count(self, interrupts: int, section: uninterrupted, *, raises: bool = True) -> int:
+        """How many of nine steps are done, of which the first ones are interrupted."""
+        done = 0
+
+        def steps() -> None:
+            nonlocal done
+            with section:
+                for at in range(9):
+                    if at < interrupts:
+                        signal.raise_signal(signal.SIGINT)
+                    done += 1
+
+        with pytest.raises(KeyboardInterrupt) if raises else nullcontext():
+            steps()
+        return done
+
+    def test_a_handler_of_the_program_is_called_and_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        called: list[int] = []
+
+        def handle(number: int, frame: Any) -> None:
+            called.append(number)
+
+        before = signal.signal(signal.SIGINT, handle)
+        try:
+            with uninterrupted():
+                signal.raise_signal(signal.SIGINT)
+                assert not called
+            assert called == [signal.SIGINT]
+            assert signal.getsignal(signal.SIGINT) is handle
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def test_it_may_be_used_in_any_thread(self) -> None:
+        done = []
+
+        def work() -> None:
+            with uninterrupted():
+                done.append(1)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert done
