@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt setup.py $(wildcard src/warmstore/_native/*.[ch])
 
-.PHONY: demo examples test test-slow test-identity test-fleet test-native test-servers wheels check-wheels lint format architecture bench bench-quick bench-data clean
+.PHONY: demo examples test test-slow test-identity test-fleet test-site test-native test-servers wheels check-wheels lint format architecture bench bench-quick bench-data clean
 
 # REMOTE=1 shows two machines that share what they compile by a local S3 server.
 ifdef REMOTE
@@ -36,6 +36,10 @@ test-identity: .venv/has-dev
 # Clusters of Ray and Spark on this machine, and servers from npm; needs Java 17 for Spark.
 test-fleet: .venv/has-fleet test-servers
 	$(BIN)/python -m pytest tests/fleet --fleet
+
+# Pages that people look at, in headless Chromium: the report. Needs apt-get install chromium.
+test-site: .venv/has-dev
+	$(BIN)/python -m pytest tests/site --site
 
 # The native floor's C under sanitizers: addresses and undefined behaviour, then threads.
 test-native: .venv/has-dev
