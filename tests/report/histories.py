@@ -69,8 +69,9 @@ def pipeline_history(folder: Path) -> None:
         }
         for epoch in range(4)
     ]  # fmt: skip
+    part = {**common, "event": "part", "n": 7, "hits": 40, "misses": 0, "seconds": 20.5}
     fill = {**common, "event": "fill", "n": 1, "seconds": 4.5, "computed": 450, "hits": 0}
-    write(folder, [plan, fill, *measured, {**common, "event": "evicted", "n": 9, "bytes": 12345}])
+    write(folder, [plan, fill, *measured, part, {**common, "event": "evicted", "n": 9, "bytes": 12345}])
 
 
 def compile_history(folder: Path) -> None:
@@ -182,7 +183,8 @@ class Truth:
         if figure == "nbytes":
             return sum(_allocated(folder.path) for folder in self._caches[key].folders)
         wanted, parts = _restrictions(restrictions)
-        lines = [line for line in all_lines if line["event"] in ("use", "epoch", "fill", "lookups") and wanted(line)]
+        worked = ("use", "epoch", "part", "fill", "lookups")
+        lines = [line for line in all_lines if line["event"] in worked and wanted(line)]
         assert lines, (key, figure, restrictions)
         sums = [_figure(line, figure) for line in lines]
         if figure == "rate":

@@ -7,6 +7,7 @@ import numpy as np
 
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.chain import Chain
+from warmstore.pipeline.metering.part_recorder import PartRecorder
 from warmstore.pipeline.tiers.sample_store import SampleStore
 from warmstore.pipeline.tiers.sample_stores import CacheLayout, SampleStores
 from warmstore.pipeline.trials.trial import WrittenOutside
@@ -33,6 +34,7 @@ class CachedSamples:
         self.stores: SampleStores | None = None
         self._identities = chain.identities
         self._notes: list[str] = []
+        self.at_end: PartRecorder | None = None  # records what this process has read when its stores are closed
         self._epoch = -1
         self._checked_epoch = -1  # of the last check of steps and samples
         self._changes = -1  # of samples, at the last check
@@ -47,7 +49,7 @@ class CachedSamples:
             return None
         stores = self.stores
         if stores is None or stores.closed:
-            stores = self.stores = SampleStores(self.layout, self._may_write)
+            stores = self.stores = SampleStores(self.layout, self._may_write, self.at_end)
         return stores
 
     def opened(self, epoch: int) -> SampleStores:

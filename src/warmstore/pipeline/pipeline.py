@@ -292,7 +292,10 @@ class Pipeline(Closeable):
         checked_plan(plan)
         if plan is None:
             return uncached_source(self.resolve(), seed)
-        return source_of(self.resolve(plan.folder), plan, seed)
+        source = source_of(self.resolve(plan.folder), plan, seed)
+        if (parts := plan.recorder.parts()) is not None:
+            source.record_parts(parts)
+        return source
 
     def resolve(self, folder: str | os.PathLike[str] | None = None) -> Chain:
         """The chain of the samples that pass all filters as of now. Evaluates filters for new and changed samples.

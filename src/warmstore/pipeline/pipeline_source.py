@@ -6,6 +6,7 @@ are shared.
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
@@ -20,6 +21,7 @@ from warmstore.pipeline.cached_samples import CachedSamples
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.metering.epoch_meter import EpochMeter, MeterReading
+from warmstore.pipeline.metering.part_recorder import PartRecorder
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.stacked_batch import StackedBatch, Uneven, repeated
 from warmstore.pipeline.steps import Step, singles
@@ -61,6 +63,7 @@ class PipelineSource(Source):
         self.held = held
         self.filled_workers: int | None = None  # worker processes of an epoch without missing samples; None for all
         self._meter = EpochMeter()
+        self._parts: PartRecorder | None = None
         self._reports: list[MeterReading] = []  # of worker processes
         self._alike = True  # all samples so far
         self._is_checked = False  # whether a batch of the batched steps equals its samples one by one
@@ -130,6 +133,8 @@ class PipelineSource(Source):
                 return self._batch(epoch, positions, errors)
         finally:
             self._meter.end()
+            if self._parts is not None:
+                self._parts.count(len(positions), self._meter.batch_computed)
 
     def _batch(
         self, epoch: int, positions: Int64, errors: dict[int, Exception] | None, *, one_by_one: bool = False
@@ -267,7 +272,12 @@ class PipelineSource(Source):
         self.cached.flush()
 
     def report(self) -> MeterReading:
-        return self._meter.take()
+        reading = self._meter.take()
+        return reading if self._parts is None else replace(reading, recorded=self._parts.take())
+
+    def record_parts(self, parts: PartRecorder) -> None:
+        """Record what is read before an epoch ends."""
+        self._parts = self.cached.at_end = parts
 
     def take_report(self, report: MeterReading) -> None:
         self._reports.append(report)
@@ -275,7 +285,7 @@ class PipelineSource(Source):
     def readings(self) -> list[MeterReading]:
         """What all processes have measured since the last call."""
         reports, self._reports = self._reports, []
-        return [*reports, self._meter.take()]
+        return [*reports, self.report()]
 
     def notes(self) -> list[str]:
         return self.cached.notes()

@@ -17,7 +17,7 @@ SUMMED = (
 )
 """The figures of records that are summed. "bytes" are those of `evicted` records; of `use` it is a size."""
 
-_EPOCHS = ("use", "epoch", "fill", "lookups")  # the events that stand for work
+_EPOCHS = ("use", "epoch", "part", "fill", "lookups")  # the events that stand for work
 _LARGEST = 1e18
 
 
@@ -35,7 +35,7 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class RecordedEpoch:
-    """Some work of one run: an epoch or several, a fill, or the lookups of compilers.
+    """Some work of one run: an epoch or several, what was read in the middle of one, a fill, or lookups of compilers.
 
     event: of the records. name: of the pipeline's steps, or of the compiled job; "" for feature caches. first, last:
     the epochs, from 0. at: time of the last record. figures: the sums of `SUMMED`. is_steady: whether it may be

@@ -102,7 +102,7 @@ def _rates(records: Sequence[Mapping[str, Any]]) -> Iterator[float]:
     last = {
         record["run"]: record
         for record in records
-        if record["event"] in ("use", "epoch") and number(record, "seconds") > 0
+        if record["event"] in ("use", "epoch", "part") and number(record, "seconds") > 0
     }
     for record in filter(_is_alive, last.values()):
         yield (number(record, "hits") + number(record, "misses")) / number(record, "seconds")

@@ -115,6 +115,8 @@ def _rows(cache: ReportedCache, epochs: Iterable[RecordedEpoch]) -> list[Row]:
     """The rows of one run, in the order of names, fills and epochs."""
     groups: dict[tuple[str, str], list[RecordedEpoch]] = {}
     for epoch in epochs:
+        if epoch.event == "part":
+            continue  # its seconds are those of the epoch, if it was recorded
         groups.setdefault((epoch.name, epoch.event), []).append(epoch)
     found = []
     for (name, event), group in sorted(groups.items(), key=lambda item: (item[0][0], item[0][1] != "fill")):

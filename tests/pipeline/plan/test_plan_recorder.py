@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import pytest
+import torch
 from tests.pipeline.functions import change
 from tests.pipeline.making import plan_of
 
 import warmstore as ws
-from warmstore.storage.history import NAME, read_history
+from warmstore.storage.history import NAME, Pace, read_history
+
+pytestmark = pytest.mark.forks
 
 
 def records(folder: Path, event: str) -> list[dict]:
@@ -64,3 +67,48 @@ def test_an_eviction_of_the_disk_tier(tmp_path: Path) -> None:
     assert TierVersions(tmp_path / "warmstore-samples", 1 << 20).evict(1)
     (record,) = records(tmp_path, "evicted")
     assert record["bytes"] > 0
+
+
+def test_a_long_epoch_is_recorded_in_parts_and_no_sample_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pace, "is_due", lambda pace: True)
+    pipe, plan = pipe_and_plan(tmp_path)
+    with pipe.loader(plan, 10, workers=0) as loader:
+        for _ in range(2):
+            list(loader)
+    parts, whole = records(tmp_path, "part"), records(tmp_path, "epoch")
+    assert [(part["hits"], part["misses"]) for part in parts] == [(0, 10), (0, 10), (10, 0), (10, 0)]
+    assert [(epoch["hits"], epoch["misses"]) for epoch in whole] == [(0, 0), (0, 0)]
+    assert [epoch["uncached_seconds"] for epoch in whole] == [1.0, 1.0]
+
+
+def test_an_epoch_that_does_not_end_is_recorded_when_the_loader_is_closed(tmp_path: Path) -> None:
+    pipe, plan = pipe_and_plan(tmp_path)
+    loader = pipe.loader(plan, 5, workers=0)
+    next(iter(loader))
+    loader.close()
+    assert not records(tmp_path, "epoch")
+    (part,) = records(tmp_path, "part")
+    assert part["misses"] >= 5
+    assert part["name"] == "change (20 samples)"
+
+
+def test_a_data_set_without_a_loader_of_ours(tmp_path: Path) -> None:
+    pipe, plan = pipe_and_plan(tmp_path)
+    data = pipe.dataset(plan)
+    for workers in (2, 0):
+        loader = torch.utils.data.DataLoader(data, 5, num_workers=workers, collate_fn=ws.collate)
+        list(loader)
+    data.close()
+    parts = records(tmp_path, "part")
+    assert sum(part["hits"] + part["misses"] for part in parts) == 40
+    assert sum(part["misses"] for part in parts) == 20
+    assert len({part["pid"] for part in parts}) == 3
+
+
+def test_the_workers_of_a_loader_count_each_sample_once(tmp_path: Path) -> None:
+    pipe, plan = pipe_and_plan(tmp_path)
+    with pipe.loader(plan, 5, workers=2, start_method="fork") as loader:
+        for _ in range(2):
+            list(loader)
+    assert not records(tmp_path, "part")
+    assert [(epoch["hits"], epoch["misses"]) for epoch in records(tmp_path, "epoch")] == [(0, 20), (20, 0)]

@@ -19,13 +19,15 @@ class MeterReading:
     """Measurements of some batches.
 
     cpu: CPU seconds by term. seconds: from the beginning to the end of each batch, with waiting. samples: how many were
-    made. computed: how many of them from their raw value.
+    made. computed: how many of them from their raw value. recorded: how many samples, and computed ones, are in the
+    history already.
     """
 
     cpu: dict[str, float]
     seconds: float
     samples: int
     computed: int
+    recorded: tuple[int, int] = (0, 0)
 
     @property
     def waits(self) -> float:
@@ -42,6 +44,7 @@ def total(readings: Iterable[MeterReading]) -> MeterReading:
         sum(reading.seconds for reading in found),
         sum(reading.samples for reading in found),
         sum(reading.computed for reading in found),
+        (sum(reading.recorded[0] for reading in found), sum(reading.recorded[1] for reading in found)),
     )
 
 
@@ -55,6 +58,7 @@ class EpochMeter:
     def begin(self, samples: int) -> None:
         """A batch begins."""
         self._samples += samples
+        self.batch_computed = 0
         self._began, self._mark = time.perf_counter(), time.thread_time()
 
     def lap(self, term: Term) -> None:
@@ -66,6 +70,7 @@ class EpochMeter:
     def compute(self, samples: int) -> None:
         """So many samples are computed from their raw values."""
         self._computed += samples
+        self.batch_computed += samples
 
     def end(self) -> None:
         """The batch is finished; what is left counts for its term."""
@@ -82,4 +87,6 @@ class EpochMeter:
         self._cpu: dict[str, float] = dict.fromkeys(TERMS, 0.0)
         self._seconds = 0.0
         self._samples = self._computed = 0
+        self.batch_computed = 0
+        """How many samples of the last batch were computed."""
         self._began, self._mark = time.perf_counter(), time.thread_time()

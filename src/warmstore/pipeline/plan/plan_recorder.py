@@ -7,6 +7,7 @@ that a program waits less for batches: they are negative for an epoch that fills
 from warmstore.loading.epoch_times import EpochTimes
 from warmstore.loading.fill_result import FillResult
 from warmstore.pipeline.metering.epoch_meter import MeterReading
+from warmstore.pipeline.metering.part_recorder import PartRecorder
 from warmstore.pipeline.plan.plan_figures import PlanFigures
 from warmstore.storage.history import History, Pace
 
@@ -68,6 +69,7 @@ class PlanRecorder:
         plan = self._plan
         share = reading.samples * plan.world_size / max(plan.samples, 1)
         uncached = plan.uncached_seconds * share
+        recorded, recorded_computed = reading.recorded
         waited = max(times.seconds - times.outside, 0.0)
         without = max(uncached - times.outside, 0.0) if times.processes else uncached
         self._history.append(
@@ -77,14 +79,21 @@ class PlanRecorder:
             seconds=times.seconds,
             waited_seconds=waited,
             cpu_seconds={term: seconds for term, seconds in reading.cpu.items() if seconds},
-            hits=reading.samples - reading.computed,
-            misses=reading.computed,
+            hits=reading.samples - reading.computed - (recorded - recorded_computed),
+            misses=reading.computed - recorded_computed,
             predicted_seconds=plan.epoch_seconds * share,
             uncached_seconds=uncached,
             saved_seconds=without - waited,
             is_steady=times.is_steady,
             workers=times.processes,
         )
+
+    def parts(self) -> PartRecorder | None:
+        """A recorder for what is read before an epoch ends; None for plans without a folder."""
+        if self._history is None:
+            return None
+        self._tell(self._history)
+        return PartRecorder(self._history, self._name)
 
     def filled(self, result: FillResult, seconds: float) -> None:
         """Record that `Pipeline.fill` has computed samples."""

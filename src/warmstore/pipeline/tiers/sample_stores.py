@@ -9,6 +9,7 @@ import numpy as np
 from warmstore.identity.samples.sample_hashes import UInt64
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.metering.epoch_meter import TIER_TERMS, EpochMeter
+from warmstore.pipeline.metering.part_recorder import PartRecorder
 from warmstore.pipeline.stacked_batch import merged
 from warmstore.pipeline.step_identities import Description
 from warmstore.pipeline.tiers.sample_store import SampleStore, StoreLocation
@@ -37,7 +38,10 @@ class SampleStores(Closeable):
     cannot be opened.
     """
 
-    def __init__(self, kept: CacheLayout, may_write: Callable[[Int64], Bools]) -> None:
+    def __init__(
+        self, kept: CacheLayout, may_write: Callable[[Int64], Bools], at_end: PartRecorder | None = None
+    ) -> None:
+        self._at_end = at_end
         self.table = SampleTable(kept.keys, kept.placement)
         self.by_number: dict[int, SampleStore] = {}
         self.broken: list[int] = []
@@ -126,6 +130,8 @@ class SampleStores(Closeable):
             for store in self.by_number.values():
                 store.close()
             self.unregister()
+            if self._at_end is not None:
+                self._at_end.record()
 
     def _after_fork(self) -> None:
         self.closed = True
