@@ -1,0 +1,109 @@
+"""`make torture`: campaigns that go on where they stopped, and whose counts add up in a file.
+
+    python -m tests.faults.torture [--states 100000] [--results build/torture.json]
+
+A part of a campaign that failed is tried again the next time, and so is one of which this file has never heard.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.faults import cache_cuts, record_cuts, remote_cuts
+from tests.faults.power_campaign import Story, campaign
+
+from warmstore.storage.atomic import replace_file
+
+AT_ONCE = 1000
+"""States of one part."""
+SHARES = {"tiers": 0.2, "evictions": 0.3}
+"""Stories whose states take long to judge have fewer."""
+
+
+class Results:
+    """The file of counts. parts: by campaign and part, what it counted and how it failed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.parts: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def has(self, campaign: str, part: str) -> bool:
+        """Whether a part was done, without a failure."""
+        known = self.parts.get(campaign, {}).get(part)
+        return known is not None and not known["failures"]
+
+    def add(self, campaign: str, part: str, counts: dict[str, Any]) -> None:
+        """Note a part, and write the file."""
+        self.parts.setdefault(campaign, {})[part] = counts
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(self._path, json.dumps(self.parts, indent=1).encode(), durable=False)
+
+    def total(self, campaign: str, name: str) -> int:
+        """The sum of a count over all parts."""
+        counts = (part[name] for part in self.parts.get(campaign, {}).values())
+        return sum(len(one) if isinstance(one, list) else one for one in counts)
+
+
+def power_stories() -> Iterator[tuple[Story, int]]:
+    """All stories with each seed, and between them those that are drawn: for ever."""
+    drawn = 0
+    for seed in range(1_000_000):
+        for story in (*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES):
+            yield story, seed
+        for _ in range(40):
+            yield record_cuts.RandomStory(drawn), 0
+            drawn += 1
+
+
+def power(results: Results, wanted: int, kept: Path) -> None:
+    """Power cuts, until so many states were judged."""
+    for story, seed in power_stories():
+        if results.total("power", "states") >= wanted:
+            return
+        part = f"{story.name}, seed {seed}"
+        if results.has("power", part):
+            continue
+        began = time.monotonic()
+        found = campaign(story, int(AT_ONCE * SHARES.get(story.name, 1)), seed, kept)
+        counts = {"operations": found.operations, "exhausted": found.exhausted, "states": found.states}
+        results.add("power", part, {**counts, "failures": found.failures})
+        print(
+            f"power cuts: {part}: {found.states:,} states of {found.operations:,} operations, "
+            f"{len(found.failures)} failed, {time.monotonic() - began:.0f} s; "
+            f"{results.total('power', 'states'):,} of {wanted:,} in all",
+            flush=True,
+        )
+        for failure in found.failures[:3]:
+            print(failure, flush=True)
+
+
+def summary(results: Results) -> str:
+    """The counts of all campaigns."""
+    lines = []
+    for name, counted in (("power", "states"),):
+        parts = len(results.parts.get(name, {}))
+        failures = results.total(name, "failures")
+        lines.append(f"{name}: {results.total(name, counted):,} {counted} in {parts:,} parts, {failures:,} failures")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--states", type=int, default=100_000, help="states after power cuts, in all")
+    parser.add_argument("--results", type=Path, default=Path("build/torture.json"), help="the file of counts")
+    options = parser.parse_args()
+    results = Results(options.results)
+    kept = options.results.with_suffix(".failures")
+    try:
+        power(results, options.states, kept)
+    finally:
+        print(summary(results), flush=True)
+    sys.exit(1 if any(results.total(name, "failures") for name in results.parts) else 0)
+
+
+if __name__ == "__main__":
+    main()
