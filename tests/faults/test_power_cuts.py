@@ -1,13 +1,18 @@
 """Power cuts in stories of stores and caches: some of the states that `make torture` judges, and what it has found."""
 
 import random
+from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.faults import cache_cuts, record_cuts, remote_cuts
 from tests.faults.power import Disk, Tree
 from tests.faults.power_campaign import Story, campaign
-from tests.faults.recording import Recorder
+from tests.faults.record_cuts import FIELDS
+from tests.faults.recording import Recorder, everywhere
 from tests.slow import either
+
+import warmstore as ws
 
 pytestmark = pytest.mark.forks
 
@@ -29,3 +34,14 @@ def every(recorder: Recorder, count: int = 60) -> list[Tree]:
     for operation in recorder.operations:
         disk.apply(operation)
     return disk.every(1000) or [disk.any(random.Random(seed)) for seed in range(count)]
+
+
+def test_new_folders_above_a_new_store_are_there(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    with everywhere(recorder):
+        ws.RecordStore.create(tmp_path / "a" / "b" / "s", FIELDS).close()
+        with ws.FeatureCache(tmp_path / "c" / "d", "id", async_write=False) as cache:
+            cache.put_batch([1], np.zeros((1, 2), np.float32))
+    for tree in every(recorder):
+        assert "a/b/s/store.json" in tree
+        assert "c/d/id/store.json" in tree

@@ -23,7 +23,7 @@ from warmstore.replicate.push import PushResult, push
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import Local, find_copy, relation, write_note
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
-from warmstore.storage.files import COPY, Files, file_lock, is_locked, opened
+from warmstore.storage.files import COPY, Files, ensure_folder, file_lock, is_locked, opened
 from warmstore.storage.progress import progress_bar
 
 _AT_ONCE = 4  # chunks that are fetched at once
@@ -58,7 +58,7 @@ def pull(
     """
     head = find_copy(objects, at=at)
     path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    ensure_folder(path.parent, files)
     with file_lock(path.parent / f".{path.name}.pull", files):
         if not (path / NAME).exists():
             if path.exists() and any(path.iterdir()):

@@ -37,7 +37,7 @@ from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.remote_diff import Local, find_copy
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, head_name, read_heads, write_head
 from warmstore.replicate.staged_part import STAGED, PartWriter, StagedPart, part_chunk, send_part
-from warmstore.storage.files import Files, is_at, opened
+from warmstore.storage.files import Files, ensure_folder, is_at, opened
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.registry import STORE, register
 
@@ -178,7 +178,7 @@ class _Folder:
         fields = read_manifest(self.path, files).fields if append else None
         if not append:
             check_vacant(self.path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        ensure_folder(self.path.parent, files)
         _remove_dead(self.path, files)
         folder = self.staging(token)
         files.make_folder(folder)

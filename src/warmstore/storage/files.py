@@ -213,6 +213,16 @@ def opened(path: Path | str, files: Files, *, write: bool = False) -> Iterator[i
         files.close(descriptor)
 
 
+def ensure_folder(folder: Path, files: Files) -> None:
+    """Create a folder and its missing parents, unless it exists. Their names are on the disk when this returns."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    if missing:
+        with contextlib.suppress(FileExistsError):
+            files.make_folder(folder)
+    for path in reversed(missing):
+        files.sync_folder(path.parent)
+
+
 def open_or_create(path: Path, files: Files) -> int:
     """The descriptor of a file for reading and writing. A missing file is created."""
     try:

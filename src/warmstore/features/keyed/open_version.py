@@ -34,7 +34,7 @@ from warmstore.records.write.upgrade import upgrade
 from warmstore.records.write.write_options import WriteOptions
 from warmstore.replicate.parts import PartLog
 from warmstore.storage.disk_usage import entries_below
-from warmstore.storage.files import Files, is_read_only
+from warmstore.storage.files import Files, ensure_folder, is_read_only
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.registry import FEATURES, register
 
@@ -213,7 +213,7 @@ class OpenVersion:
             metadata |= UNSETTLED
         fields, options = schema.store_fields(), self._writing()
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            ensure_folder(self.path.parent.absolute(), self.files)
             return LocalStore.create(self.path, fields, metadata=metadata, files=self.files, **options)
         except OSError as error:
             if is_read_only(error):

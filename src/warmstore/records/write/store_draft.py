@@ -15,7 +15,7 @@ from warmstore.errors import ReadOnly, StoreExists
 from warmstore.records.format.manifest import NAME, Manifest, write_manifest
 from warmstore.records.log.commit_log import create_log
 from warmstore.remote.location import is_remote
-from warmstore.storage.files import Files, is_at, is_read_only, opened
+from warmstore.storage.files import Files, ensure_folder, is_at, is_read_only, opened
 
 
 @contextlib.contextmanager
@@ -55,6 +55,7 @@ def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:
     check_vacant(folder)
     draft = folder.parent / f".{folder.name}.{manifest.id}.tmp"
     try:
+        ensure_folder(folder.parent, files)
         generation = draft / manifest.generation_folder
         files.make_folder(generation)
         create_log(generation, files)
@@ -98,6 +99,7 @@ def _make(target: Path, files: Files) -> tuple[Path, int]:
     while True:
         draft = target.parent / f".{target.name}.{secrets.token_hex(4)}.draft"
         try:
+            ensure_folder(target.parent, files)
             files.make_folder(draft)
             descriptor = files.open(draft)
         except FileNotFoundError:
