@@ -8,11 +8,13 @@ import pytest
 from tests.faults import cache_cuts, record_cuts, remote_cuts
 from tests.faults.power import Disk, Tree
 from tests.faults.power_campaign import Story, campaign
-from tests.faults.record_cuts import FIELDS
+from tests.faults.record_cuts import FIELDS, check_store, value
 from tests.faults.recording import Recorder, everywhere
 from tests.slow import either
 
 import warmstore as ws
+from warmstore.errors import Damaged
+from warmstore.records.log.log_entries import ZEROS
 
 pytestmark = pytest.mark.forks
 
@@ -45,3 +47,31 @@ def test_new_folders_above_a_new_store_are_there(tmp_path: Path) -> None:
     for tree in every(recorder):
         assert "a/b/s/store.json" in tree
         assert "c/d/id/store.json" in tree
+
+
+def test_several_entries_of_which_only_the_size_arrived(tmp_path: Path) -> None:
+    """An update appends its batches and itself at once. All of one sector may be zeros then, as one alone may be."""
+    with ws.RecordStore.create(tmp_path / "s", FIELDS) as store:
+        for number in range(5):
+            store.append(value(number))
+            store.flush()
+    log = tmp_path / "s" / "g0001" / "log"
+    whole = log.read_bytes()
+    assert len(whole) == 6 * 64
+    copy = log.with_name("log.copy")
+    for zeros in (1, 2):  # the rest of the sector
+        log.write_bytes(whole + zeros * ZEROS)
+        with ws.RecordStore.open(tmp_path / "s") as reader:
+            assert check_store(reader) == list(range(5))
+    with ws.RecordStore.open(tmp_path / "s", "a") as store:
+        store.append(value(5))
+    assert log.read_bytes() == copy.read_bytes()
+    assert len(log.read_bytes()) == 8 * 64
+    with ws.RecordStore.open(tmp_path / "s") as reader:
+        assert check_store(reader) == list(range(6))
+    # Zeros that reach into the sector before are no unfinished write.
+    whole = log.read_bytes()
+    for path in (log, copy):
+        path.write_bytes(whole[:-64] + 3 * ZEROS)
+    with pytest.raises(Damaged, match="entry 7 of"):
+        ws.RecordStore.open(tmp_path / "s")

@@ -1,9 +1,9 @@
 """The log of a store: 64-byte entries that commit rows. Their order is the order of the rows.
 
-A row exists once the log has an entry for it. An entry is written in one piece under the log's lock. A short or
-all-zero last entry is an unfinished write, which the next writer cuts off. Any other bad entry is damage. Every entry
-is also in `log.copy`, where it is written first. A damaged log is read with the help of its copy, and the next writer
-restores it. docs/format.md shows the layout of an entry.
+A row exists once the log has an entry for it. An entry is written in one piece under the log's lock. A short last
+entry, and all-zero entries at the end of the last sector, are an unfinished write, which the next writer cuts off. Any
+other bad entry is damage. Every entry is also in `log.copy`, where it is written first. A damaged log is read with the
+help of its copy, and the next writer restores it. docs/format.md shows the layout of an entry.
 """
 
 import contextlib
@@ -146,7 +146,10 @@ class Log:
             if error.errno != errno.EIO:
                 raise
             data = b""  # a bad sector: the copy is read
-        return data[: len(data) // SIZE * SIZE].removesuffix(ZEROS)
+        data = data[: len(data) // SIZE * SIZE]
+        if data.endswith(ZEROS):
+            data = data[: _torn_from(data, first) * SIZE]
+        return data
 
     def _copy_is_longer(self, length: int) -> bool:
         """Whether the copy has more entries: the log was cut off, or a writer died between its two writes."""
@@ -400,8 +403,10 @@ class Log:
     def _whole_entries(self, size: int) -> int:
         """The number of entries in a log of `size` bytes, without a torn tail."""
         length = size // SIZE
-        torn = length and self._files.read(self._descriptor, SIZE, (length - 1) * SIZE) == ZEROS
-        return length - 1 if torn else length
+        if not length or self._files.read(self._descriptor, SIZE, (length - 1) * SIZE) != ZEROS:
+            return length
+        first = (length - 1) // _PER_SECTOR * _PER_SECTOR
+        return first + _torn_from(self._files.read(self._descriptor, (length - first) * SIZE, first * SIZE), first)
 
     def _roll_forward(self) -> None:
         """Append entries that a dead writer had written to the copy alone. Readers since then have seen them.
@@ -427,6 +432,18 @@ class Log:
             self._files.sync(self._descriptor)
         if len(entries) < len(copy):
             self._files.truncate(self._copy_descriptor(0), length * SIZE + len(entries))
+
+
+def _torn_from(data: bytes, first: int) -> int:
+    """How many entries there are before the all-zero ones that end the last sector. `first`: the number of the first.
+
+    Entries of one sector are appended together. After a power failure the log may have their bytes as zeros.
+    """
+    count = len(data) // SIZE
+    least = max((first + count - 1) // _PER_SECTOR * _PER_SECTOR - first, 0)
+    while count > least and data[(count - 1) * SIZE : count * SIZE] == ZEROS:
+        count -= 1
+    return count
 
 
 def create_log(folder: Path, files: Files, data: bytes = b"") -> None:
