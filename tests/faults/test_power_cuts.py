@@ -8,7 +8,7 @@ import pytest
 from tests.faults import cache_cuts, record_cuts, remote_cuts
 from tests.faults.power import Disk, Tree
 from tests.faults.power_campaign import Story, campaign
-from tests.faults.record_cuts import FIELDS, check_store, value
+from tests.faults.record_cuts import FIELDS, check_store, columns, value
 from tests.faults.recording import Recorder, everywhere
 from tests.slow import either
 
@@ -75,3 +75,17 @@ def test_several_entries_of_which_only_the_size_arrived(tmp_path: Path) -> None:
         path.write_bytes(whole[:-64] + 3 * ZEROS)
     with pytest.raises(Damaged, match="entry 7 of"):
         ws.RecordStore.open(tmp_path / "s")
+
+
+def test_a_log_that_was_restored_is_whole(tmp_path: Path) -> None:
+    with ws.RecordStore.create(tmp_path / "s", FIELDS) as store:
+        store.extend(columns(range(3)))
+        store.flush()
+        store.extend(columns(range(3, 6)))
+    log = tmp_path / "s" / "g0001" / "log"
+    log.write_bytes(log.read_bytes()[:64])
+    with ws.RecordStore.open(tmp_path / "s", "a") as store:
+        assert store.verify().files == ("g0001/log",)
+        assert store.verify(repair=True).repaired
+        assert store.verify().ok
+        assert check_store(store) == list(range(6))

@@ -367,6 +367,7 @@ class Log:
             for number in np.flatnonzero(good & ~matches(bytes(data), self._seed)[: len(good)]).tolist():
                 part = slice(number * SIZE, (number + 1) * SIZE)
                 data[part] = present[part]
+            self.is_damaged = False  # a log that is open for writing was restored when it was read
             if present == data:
                 return False
             write_all(self._files, copy, [data], 0)
