@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 from tests.faults import cache_cuts, record_cuts, remote_cuts
 from tests.faults.power import Disk, Tree
-from tests.faults.power_campaign import Story, campaign
+from tests.faults.power_campaign import Story, campaign, make
 from tests.faults.record_cuts import FIELDS, check_store, columns, value
 from tests.faults.recording import Recorder, everywhere
 from tests.slow import either
 
 import warmstore as ws
 from warmstore.errors import Damaged
+from warmstore.records.format.generation_log import open_log
 from warmstore.records.log.log_entries import ZEROS
+from warmstore.storage.files import Files
 
 pytestmark = pytest.mark.forks
 
@@ -75,6 +77,33 @@ def test_several_entries_of_which_only_the_size_arrived(tmp_path: Path) -> None:
         path.write_bytes(whole[:-64] + 3 * ZEROS)
     with pytest.raises(Damaged, match="entry 7 of"):
         ws.RecordStore.open(tmp_path / "s")
+
+
+def test_a_longer_log_is_taken_over_whole_or_not_at_all(tmp_path: Path) -> None:
+    """The log of a pull: the entries of several sectors, of which any may have arrived."""
+    with ws.RecordStore.create(tmp_path / "s", FIELDS) as store:
+        for number in range(20):
+            store.append(value(number))
+            store.flush()
+    log = tmp_path / "s" / "g0001" / "log"
+    whole = log.read_bytes()
+    for path in (log, log.with_name("log.copy")):
+        path.write_bytes(whole[: 3 * 64])
+    manifest = store.manifest
+    recorder = Recorder(tmp_path)
+    with everywhere(recorder), open_log(tmp_path / "s", manifest, Files(), write=True) as opened, opened.locked():
+        assert opened.extend_locked(whole)
+    disk = Disk()
+    rng = random.Random(0)
+    for cut, operation in enumerate(recorder.operations):
+        disk.apply(operation)
+        if cut + 1 < recorder.start:
+            continue
+        for turn in range(12):
+            root = tmp_path / "states" / f"{cut}-{turn}"
+            make(disk.any(rng), root)
+            with ws.RecordStore.open(root / "s") as reader:
+                assert check_store(reader) in (list(range(3)), list(range(20)))
 
 
 def test_a_log_that_was_restored_is_whole(tmp_path: Path) -> None:

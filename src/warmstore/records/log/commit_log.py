@@ -270,35 +270,43 @@ class Log:
                 digest, starts = xxhash.xxh3_64_intdigest, range(0, len(data), SIZE)
                 hashes = [digest(data[at : at + SIZE - 8], self._seed) for at in starts]
                 entries["hash"] = np.array(hashes, np.uint64)
-                data, at = entries.tobytes(), length * SIZE
-                copy = self._copy_descriptor(at)
-                try:
-                    for descriptor, part, offset in (
-                        (copy, data[SIZE:], at + SIZE),
-                        (copy, data[:SIZE], at),
-                        (self._descriptor, data, at),
-                    ):
-                        if part:
-                            write_all(self._files, descriptor, [part], offset)
-                            self._files.sync(descriptor)
-                except OSError:
-                    for descriptor in (self._descriptor, copy):
-                        with contextlib.suppress(OSError):
-                            self._files.truncate(descriptor, at)
-                    if self._copy_is_longer(at):
-                        self._refused = length
-                    raise
+                self._append_whole(entries.tobytes(), length)
         except OSError as error:
             raise write_failed(error, self.path) from error
 
+    def _append_whole(self, data: bytes, length: int) -> None:
+        """Append the bytes of many entries after the first `length`; see `append_all`."""
+        at = length * SIZE
+        copy = self._copy_descriptor(at)
+        try:
+            for descriptor, part, offset in (
+                (copy, data[SIZE:], at + SIZE),
+                (copy, data[:SIZE], at),
+                (self._descriptor, data, at),
+            ):
+                if part:
+                    write_all(self._files, descriptor, [part], offset)
+                    self._files.sync(descriptor)
+        except OSError:
+            for descriptor in (self._descriptor, copy):
+                with contextlib.suppress(OSError):
+                    self._files.truncate(descriptor, at)
+            if self._copy_is_longer(at):
+                self._refused = length
+            raise
+
     def extend_locked(self, whole: bytes) -> bool:
-        """Append the further entries of a longer log, for a caller with the lock. False if `whole` is another log."""
-        length = self._committed_length() * SIZE
-        if self._files.read(self._descriptor, length, 0) != whole[:length]:
+        """Append all or none of the further entries of a longer log, for a caller with the lock.
+
+        Returns False if `whole` is another log.
+
+        Raises:
+            OSError: the disk refused; none are committed.
+        """
+        length = self._committed_length()
+        if self._files.read(self._descriptor, length * SIZE, 0) != whole[: length * SIZE]:
             return False
-        for descriptor in (self._copy_descriptor(length), self._descriptor):
-            write_all(self._files, descriptor, [whole[length:]], length)
-        self._files.sync(self._descriptor)
+        self._append_whole(whole[length * SIZE :], length)
         return True
 
     def append_locked(self, *entries: Entries) -> None:
