@@ -106,6 +106,7 @@ def _pull_more(path: Path, head: RemoteSnapshot, objects: Objects, files: Files,
         if is_new:
             remove_leftovers(path, local.manifest, files)
             target.mkdir(exist_ok=True)
+            files.sync_folder(path)  # before store.json names it
         wanted = {number: chunk for number, chunk in head.chunks.items() if is_new or number not in local.ends}
         for number in wanted:
             if chunk_path(target, number).exists() and is_locked(chunk_path(target, number)):

@@ -214,6 +214,7 @@ def take_head(path: Path, head: RemoteSnapshot, files: Files) -> None:
         write_chunks(target, head.chunks, files)
         create_log(target, files, head.log)
         open_numbers(path, head.manifest, files).take(head.numbers)
+        files.sync_folder(path)  # before store.json names the new folder
         if known is not None:
             with open_log(path, known, files, write=True) as log, log.locked():
                 log.append_locked(new_entry(CLOSED, 0))
