@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.faults import cache_cuts, record_cuts, remote_cuts
-from tests.faults.power import Disk, Tree
+from tests.faults.power import Disk, Tree, Write
 from tests.faults.power_campaign import Story, campaign, make
 from tests.faults.record_cuts import FIELDS, check_store, columns, value
 from tests.faults.recording import Recorder, everywhere
 from tests.slow import either
 
 import warmstore as ws
-from warmstore.errors import Damaged
+from warmstore.errors import Damaged, Diverged
 from warmstore.records.format.generation_log import open_log
 from warmstore.records.log.log_entries import ZEROS
 from warmstore.storage.files import Files
@@ -104,6 +104,39 @@ def test_a_longer_log_is_taken_over_whole_or_not_at_all(tmp_path: Path) -> None:
             make(disk.any(rng), root)
             with ws.RecordStore.open(root / "s") as reader:
                 assert check_store(reader) in (list(range(3)), list(range(20)))
+
+
+def test_a_pull_that_ended_before_its_note_is_followed_by_the_next(tmp_path: Path) -> None:
+    """The store has the rows of the remote, and the remote has gone on to another generation."""
+    url = (tmp_path / "remote").as_uri()
+    origin = ws.RecordStore.create(tmp_path / "origin", FIELDS)
+    copy = tmp_path / "copy"
+    for number in range(2):
+        origin.append(value(number))
+        origin.push(url, progress=False)
+        note = (copy / "remote.json").read_bytes() if number else b""
+        recorder = Recorder(tmp_path)
+        with everywhere(recorder):
+            ws.RecordStore.clone(url, copy, progress=False).close()
+    # The pull wrote its first note, the log, and its last note; the last one was lost.
+    pulls = [one for one in recorder.operations[recorder.start :] if isinstance(one, Write) and b"pulling" in one.data]
+    assert len(pulls) == 1
+    assert note
+    (copy / "remote.json").write_bytes(pulls[0].data)
+    origin.rebalance(progress=False)
+    origin.append(value(2))
+    origin.push(url, progress=False)
+    origin.close()
+    with ws.RecordStore.clone(url, copy, progress=False) as store:
+        assert check_store(store) == [0, 1, 2]
+    # Rows that the store has written itself meanwhile are still refused.
+    with ws.RecordStore.open(copy, "a") as store:
+        store.append(value(9))
+    with ws.RecordStore.open(tmp_path / "origin", "a") as origin:
+        origin.rebalance(progress=False)
+        origin.push(url, progress=False)
+    with pytest.raises(Diverged):
+        ws.RecordStore.clone(url, copy, progress=False)
 
 
 def test_a_log_that_was_restored_is_whole(tmp_path: Path) -> None:

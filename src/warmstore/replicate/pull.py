@@ -112,6 +112,7 @@ def _pull_more(path: Path, head: RemoteSnapshot, objects: Objects, files: Files,
             if chunk_path(target, number).exists() and is_locked(chunk_path(target, number)):
                 raise Diverged(f"{path} is being written to; close its writers, then pull")
         pulled = _fetch(path / ".pull", target, head, wanted, objects, files, progress)
+        write_note(path, objects, head, files, pulling=True)
         known = replace(local.manifest, id=head.manifest.id)  # hashes of another store's log do not match
         try:
             with open_log(path, known, files, write=True) as log, log.locked():

@@ -128,6 +128,8 @@ def relation_of(manifest: Manifest, log: bytes, head: RemoteSnapshot, note: dict
             return "ahead"
         if local < remote and (note.get("generation"), note.get("log")) == (local, len(log)):
             return "behind"
+        if local < remote and note.get("pulling") == [local, xxhash.xxh3_128_hexdigest(log)]:
+            return "behind"
     raise Diverged(
         f"the local store and {head.name} at the remote were written to separately, so neither continues the other. "
         "Write to one of them at a time, and pull before you write; to keep both, push the local store to another URL"
@@ -151,16 +153,21 @@ def _read_notes(path: Path, files: Files) -> dict[str, Any]:
     return notes if isinstance(notes, dict) else {}
 
 
-def write_note(path: Path, objects: Objects, head: RemoteSnapshot, files: Files, *, coming: bool = False) -> None:
+def write_note(
+    path: Path, objects: Objects, head: RemoteSnapshot, files: Files, *, coming: bool = False, pulling: bool = False
+) -> None:
     """Note the last push or pull in a store's folder. A folder that cannot be written needs no note.
 
     Args:
         coming: the head is not written yet. The process may die between writing the head and the final note.
+        pulling: the store does not have the head's rows yet. The process may die between them and the final note.
     """
     old = read_note(path, objects, files)
     note: dict[str, Any] = {"head": _digest(head), "generation": head.manifest.generation, "log": len(head.log)}
     if coming:
         note = {**old, "coming": _whole_digest(head)}
+    if pulling:
+        note = {**old, "pulling": [head.manifest.generation, xxhash.xxh3_128_hexdigest(head.log)]}
     if note == old:
         return
     notes = {**_read_notes(path, files), objects.location.url: note}
