@@ -14,6 +14,7 @@ from tests.slow import either
 
 import warmstore as ws
 from warmstore.errors import Damaged, Diverged
+from warmstore.pipeline.tiers.tier_folders import disk_folder, is_marked
 from warmstore.records.format.generation_log import open_log
 from warmstore.records.log.log_entries import ZEROS
 from warmstore.storage.files import Files
@@ -151,3 +152,24 @@ def test_a_log_that_was_restored_is_whole(tmp_path: Path) -> None:
         assert store.verify(repair=True).repaired
         assert store.verify().ok
         assert check_store(store) == list(range(6))
+
+
+def test_the_marker_of_a_tier_is_there_before_anything_else(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    with everywhere(recorder):
+        disk_folder(tmp_path / "plan")
+        recorder.promise(0, 0)
+    for number, tree in enumerate(every(recorder)):
+        make(tree, tmp_path / str(number))
+        samples = tmp_path / str(number) / "plan" / "warmstore-samples"
+        assert not samples.exists() or is_marked(samples)
+
+
+@pytest.mark.parametrize("name", ["store.json", "g0001/log"])
+def test_a_tier_that_a_power_cut_has_damaged_is_filled_again(tmp_path: Path, name: str) -> None:
+    assert cache_cuts.epoch(tmp_path, 12, 0) == 12
+    (store,) = tmp_path.glob("plan/warmstore-samples/*/others")
+    for path in (store / name, store / "g0001" / (Path(name).name + ".copy")):
+        path.write_bytes(bytes(path.stat().st_size) + bytes(640))
+    assert cache_cuts.epoch(tmp_path, 12, 1) == 12
+    assert cache_cuts.epoch(tmp_path, 12, 2) == 12

@@ -89,7 +89,7 @@ class _Opening:
         return assign(self._plan, self._keys, present, offered).astype(np.int16)
 
     def _present(self, place: StoreLocation) -> Bools | None:
-        """Which samples are cached at a location. A store that cannot be read is removed, unless others use it."""
+        """Which samples are cached at a location; None if its store cannot be read."""
         table = SampleTable(self._keys, np.full(len(self._keys), place.number, np.int16))
         try:
             store = SampleStore(place, table, lambda indices: np.zeros(len(indices), np.bool_))

@@ -18,11 +18,13 @@ from typing import Any
 
 import psutil
 
-from warmstore.errors import StoreExists
+from warmstore.errors import Damaged, NotAStore, StoreExists
 from warmstore.pipeline.step_identities import Description, difference_of, key_of
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_store import StoreLocation
 from warmstore.pipeline.tiers.tier_quota import ABOUT, SAMPLES
+from warmstore.pipeline.tiers.tier_store import KINDS
+from warmstore.records.local_store import LocalStore
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.disk_usage import entries_below
 from warmstore.storage.files import Files, file_lock
@@ -157,11 +159,14 @@ def _mark(folder: Path, mode: int = 0o777) -> None:
         return
     if any(path.name != _MARKER and not path.name.startswith(_MARKER + ".") for path in folder.iterdir()):
         raise StoreExists(f"{folder} has files that are not warmstore's; remove them, or take another folder")
-    replace_file(folder / _MARKER, _MARKER_TEXT, durable=False)
+    # Synced, as samples are not: a folder whose marker a power failure has lost could neither be used nor removed.
+    replace_file(folder / _MARKER, _MARKER_TEXT, durable=True)
 
 
 def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) -> tuple[StoreLocation, str]:
     """Find or create a placement's folder in the folder of a tier.
+
+    A version whose stores a power failure has damaged is removed, unless another process uses it.
 
     Returns:
         The location; and if it is new, how its steps or encoders differ from those of the last version, or "".
@@ -176,6 +181,9 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
         outdated = "" if about is None or not wanted.decodes else _outdated(about)
         if about is None or outdated:
             shutil.rmtree(folder, ignore_errors=True)  # unfinished, of another format, or of other encoders
+        elif (damage := _damage(folder)) and remove_unused(folder):
+            about, outdated = None, f"the cached samples cannot be read ({damage})"
+        if about is None or outdated:
             reason = outdated or _reason(tier, wanted)
             schema = wanted.schema()
             about = {
@@ -221,6 +229,17 @@ def _reason(folder: Path, wanted: Wanted) -> str:
     others = sorted(folder.glob(f"{wanted.step}-{wanted.codec}-*/{ABOUT}"), key=lambda path: path.stat().st_mtime)
     about = read_about(others[-1].parent) if others else None
     return difference_of(about["steps"], wanted.steps) if about is not None else ""
+
+
+def _damage(folder: Path) -> str:
+    """Why a store of a version cannot be opened; "" if all can. Neither samples nor logs are synced to the disk."""
+    for kind in KINDS:
+        if (folder / kind).exists():
+            try:
+                LocalStore.open_folder(folder / kind).close()
+            except (Damaged, NotAStore) as error:
+                return str(error)
+    return ""
 
 
 def _outdated(about: dict[str, Any]) -> str:
