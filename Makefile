@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt setup.py $(wildcard src/warmstore/_native/*.[ch])
 
-.PHONY: demo examples test test-slow test-identity test-fleet test-site test-native test-servers wheels check-wheels lint format architecture bench bench-quick bench-data clean
+.PHONY: demo examples test test-slow test-identity test-fleet test-site test-native test-servers torture wheels check-wheels lint format architecture bench bench-quick bench-data clean
 
 # REMOTE=1 shows two machines that share what they compile by a local S3 server.
 ifdef REMOTE
@@ -70,6 +70,10 @@ format: .venv/has-dev
 # The picture of docs/architecture.md, drawn from the sources; a test fails where it no longer shows them.
 architecture: .venv/has-dev
 	$(BIN)/python docs/architecture_picture.py
+
+# Campaigns against power cuts and failing calls, which go on where they stopped; the counts are in build/torture.json.
+torture: .venv/has-dev
+	$(BIN)/python -m tests.faults.torture
 
 bench: .venv/has-bench
 	$(BIN)/python -m benchmarks
