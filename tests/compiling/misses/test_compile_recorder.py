@@ -90,3 +90,17 @@ def test_a_file_that_is_found_late_took_until_it_was_written(session, tmp_path: 
     first.harvest()
     (artifact,) = first.store.all(kind="fx_graph")
     assert artifact.seconds == pytest.approx(40, abs=5)
+
+
+def test_seconds_of_two_records_do_not_overlap(session, tmp_path: Path) -> None:
+    first = session()
+    assert not first.wanted(GRAPH, alone=False)
+    first._began[GRAPH] -= 100
+    for name in ("one", "two"):
+        compiled(first, GRAPH + name, name.encode())
+        first.harvest()
+        first._recorder.record()
+    first.close()
+    found = [record["computed_seconds"] for record in read_history(tmp_path / "store" / FOLDER)]
+    assert len(found) == 2
+    assert sum(found) == pytest.approx(100, abs=5)

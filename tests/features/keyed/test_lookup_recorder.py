@@ -1,5 +1,6 @@
 """The history of a feature cache: its epochs, what they found and computed, and the modules that it refused."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tests.faults.children import in_child
 
 import warmstore as ws
 from warmstore.features.keyed import lookup_recorder
+from warmstore.storage.files import Files
 from warmstore.storage.history import NAME, Pace, read_history
 
 pytestmark = pytest.mark.forks
@@ -185,3 +187,47 @@ def test_nothing_is_written_where_it_is_off(cached, monkeypatch: pytest.MonkeyPa
     epochs(module.cache, module, 2)
     module.cache.close()
     assert not (module.cache.path / NAME).exists()
+
+
+def test_a_remote_gets_no_history(cached, tmp_path: Path) -> None:
+    module = cached()
+    epochs(module.cache, module, 1)
+    module.cache.flush()
+    assert (module.cache.path / NAME).exists()
+    module.cache.push(tmp_path / "remote")
+    assert [path for path in (tmp_path / "remote").rglob("*") if path.is_file()]
+    assert not list((tmp_path / "remote").rglob(NAME))
+    module.cache.close()
+
+
+def test_a_rebalance_keeps_it(cached) -> None:
+    module = cached()
+    epochs(module.cache, module, 1)
+    module.cache.rebalance(progress=False)
+    module.cache.close()
+    assert [record["misses"] for record in records(module.cache.path)] == [12]
+
+
+def test_a_full_disk_changes_nothing_else(cached, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Files, descriptor: int, data: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Files, "append", refuse)
+    module = cached()
+    epochs(module.cache, module, 2)
+    module.cache.close()
+    assert not records(module.cache.path)
+    with ws.FeatureCache(module.cache.path.parent, "id") as cache:
+        assert len(cache) == 12
+
+
+def test_a_damaged_history_changes_nothing_else(cached) -> None:
+    module = cached()
+    epochs(module.cache, module, 1)
+    module.cache.flush()
+    path = module.cache.path / NAME
+    path.unlink()
+    path.mkdir()
+    epochs(module.cache, module, 1)
+    module.cache.close()
+    assert path.is_dir()

@@ -34,12 +34,14 @@ class CompileRecorder:
         self._lock = threading.Lock()
         self._pace = Pace()
         self._known: set[str] = set()  # the keys of artifacts that are counted
+        self._compiled: list[Artifact] = []
+        self._restored: list[Artifact] = []
         self._clear()
 
     def _clear(self) -> None:
+        self._new: list[Artifact] = []
         self._hits = self._misses = self._left = self._made = self._bytes_written = 0
         self._waited = 0.0
-        self._compiled: list[Artifact] = []
         self._evicted = self._store.evicted
         self._reasons: Counter[str] = Counter()
 
@@ -69,7 +71,7 @@ class CompileRecorder:
             self._known.add(artifact.key)
             self._made += 1
             self._bytes_written += artifact.size
-            self._compiled.append(artifact)
+            self._new.append(artifact)
 
     def record_if_due(self) -> None:
         """`record`, if the last record is old enough."""
@@ -95,8 +97,8 @@ class CompileRecorder:
                 "reasons": dict(self._reasons.most_common(_MOST_REASONS)) or None,
                 "made": self._made or None,
                 "restored": len(restored) or None,
-                "computed_seconds": compile_seconds(self._compiled),
-                "saved_seconds": compile_seconds(restored),
+                "computed_seconds": _add(self._compiled, self._new),
+                "saved_seconds": _add(self._restored, restored),
                 "waited_seconds": self._waited or None,
                 "bytes_read": sum(artifact.size for artifact in restored) or None,
                 "bytes_written": self._bytes_written or None,
@@ -106,6 +108,13 @@ class CompileRecorder:
         with contextlib.suppress(OSError):
             self._history.path.parent.mkdir(exist_ok=True, mode=0o700)
         self._history.append("lookups", **figures)
+
+
+def _add(known: list[Artifact], artifacts: Iterable[Artifact]) -> float:
+    """Add artifacts to known ones, and return by how much their `compile_seconds` grow."""
+    before = compile_seconds(known)
+    known += artifacts
+    return compile_seconds(known) - before
 
 
 def compile_seconds(artifacts: Iterable[Artifact]) -> float:
