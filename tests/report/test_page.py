@@ -180,6 +180,13 @@ def test_many_caches_of_many_runs(tmp_path: Path) -> None:
     assert "196 more caches" in content
 
 
+def test_caches_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for parent in ("a", "b"):
+        write(feature_cache(tmp_path / parent, "resnet"), epochs(2, parent))
+    data = collect([tmp_path], NOW)
+    assert {cache.name for cache in data.caches} == {f"resnet in {tmp_path / parent}" for parent in ("a", "b")}
+
+
 def test_a_machine_without_folders_uses_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("WARMSTORE_REGISTRY", "1")

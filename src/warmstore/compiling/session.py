@@ -358,6 +358,7 @@ class CompileSession:
         self._closing = True
         self._lock = threading.RLock()
         self._restorer.leave()
+        self._recorder.leave()
         self.store._after_fork()
         if self._remote is not None:
             self._remote.leave()

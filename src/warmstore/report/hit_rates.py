@@ -14,9 +14,8 @@ _MOST_COLUMNS = 96  # there are more than 48 where there are more runs; the last
 
 def hit_rates(data: ReportData, cache: ReportedCache) -> Html | None:
     """The columns of a cache; None without lookups."""
-    order = {run.id: number for number, run in enumerate(data.runs)}
     epochs = [epoch for epoch in cache.history.epochs if epoch["hits"] + epoch["misses"] > 0]
-    epochs.sort(key=lambda epoch: (order[epoch.run], epoch.at, epoch.first))
+    epochs.sort(key=lambda epoch: (data.run_number(epoch.run), epoch.at, epoch.first))
     if not epochs:
         return None
     groups = _grouped(epochs)[-_MOST_COLUMNS:]

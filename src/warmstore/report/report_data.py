@@ -3,8 +3,10 @@
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -58,7 +60,11 @@ class ReportData:
 
     def run_number(self, run: str) -> int:
         """The number of a run in this report, from 1."""
-        return next(number for number, each in enumerate(self.runs, 1) if each.id == run)
+        return self._numbers[run]
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {run.id: number for number, run in enumerate(self.runs, 1)}
 
 
 def collect(asked: Sequence[Path] = (), now: float | None = None) -> ReportData:
@@ -68,7 +74,10 @@ def collect(asked: Sequence[Path] = (), now: float | None = None) -> ReportData:
         NotAStore: a folder does not exist.
     """
     folders = sorted(read_states(find(asked)), key=lambda folder: (-folder.nbytes, folder.path))
-    caches = sorted(_caches(folders, asked), key=lambda cache: (-cache.history.last_at, cache.path))
+    found = list(_caches(folders, asked))
+    names = Counter(cache.name for cache in found)
+    told = [replace(one, name=f"{one.name} in {one.path.parent}") if names[one.name] > 1 else one for one in found]
+    caches = sorted(told, key=lambda cache: (-cache.history.last_at, cache.path))
     began: dict[str, RecordedRun] = {}
     for cache in caches:
         for run in cache.history.runs.values():

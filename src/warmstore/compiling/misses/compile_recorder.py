@@ -45,6 +45,10 @@ class CompileRecorder:
         self._evicted = self._store.evicted
         self._reasons: Counter[str] = Counter()
 
+    def leave(self) -> None:
+        """In a forked child: replace the lock, which another thread of the parent may have held."""
+        self._lock = threading.Lock()
+
     def looked_up(self, lookup: Lookup) -> None:
         """Count a lookup."""
         with self._lock:
