@@ -1,6 +1,5 @@
 """A store in a notebook: its fields and first records, however large, damaged or closed the store is."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -103,16 +102,17 @@ def test_many_fields_and_long_names_are_cut(tmp_path: Path) -> None:
 
 
 def test_large_values_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = ws.RecordStore.create(tmp_path / "s", {"data": ws.Bytes(), "wide": ws.Array("uint8", (5000, 5000))})
+    monkeypatch.setattr("warmstore.records.store_html._LARGEST", 4000)
+    store = ws.RecordStore.create(tmp_path / "s", {"data": ws.Bytes(), "wide": ws.Array("uint8", (50, 100))})
     for _ in range(2):
-        store.append({"data": os.urandom(100) + bytes(20 << 20), "wide": np.zeros((5000, 5000), np.uint8)})
+        store.append({"data": bytes(4001), "wide": np.zeros((50, 100), np.uint8)})
     store.flush()
     read: list[Any] = []
     monkeypatch.setattr(Gatherer, "gather", lambda *args: read.append(args))
     cells = cells_of(store._repr_html_())
     assert not read
-    assert cells.count("Bytes, 21.0 MB") == 2
-    assert cells.count("uint8 [5000, 5000], 25.0 MB") == 2
+    assert cells.count("Bytes, 4.0 kB") == 2
+    assert cells.count("uint8 [50, 100], 5.0 kB") == 2
 
 
 def test_thumbnails_have_a_bound_together(tmp_path: Path) -> None:

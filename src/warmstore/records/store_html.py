@@ -5,6 +5,7 @@ At most 5 records and 12 fields are read, and of these no value above 16 MiB.
 
 import json
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,13 @@ def store_html(store: StoreReader, fields: Collection[str] | None = None, title:
         parts.append(note(f"{pending:,} of these records are pending: the next flush commits them."))
     if not store.closed and len(store):
         parts.append(_head(store, names[:_FIELDS]))
-    return card(title, f"{store.path}, {state}, mode {store.mode!r}", *parts)
+    return card(title, f"{_shown(store.path)}, {state}, mode {store.mode!r}", *parts)
+
+
+def _shown(path: Path) -> Path:
+    """A path as people wrote it who opened a store below the working directory."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _field_row(name: str, field: Field) -> tuple[str, str, str]:
