@@ -22,6 +22,8 @@ EXTRAS = {
     "h5py": "convert",
     "PIL": "convert",
     "sklearn": "demo",
+    "lightning": "trainers",
+    "transformers": "trainers",
 }
 """Extras by the packages that they bring, as they are imported."""
 

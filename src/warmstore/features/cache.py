@@ -23,6 +23,7 @@ from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_versions import Fingerprint, difference, digest, read_versions
 from warmstore.features.keyed.cached_ids import CachedIds
 from warmstore.features.keyed.open_version import OpenVersion
+from warmstore.features.keyed.usage_counters import Usage
 from warmstore.features.keyed.version_binding import bind
 from warmstore.features.remote_binding import RemoteBinding, pull, push
 from warmstore.features.write_queue import Block, WriteBehindQueue
@@ -276,6 +277,17 @@ class FeatureCache(Closeable):
             window=max((detector.window for detector in list(self.detectors)), default=None),
             evicted=sum(gaps.count for gaps in (store.snapshot.gaps for store in stores) if gaps is not None),
         )
+
+    def _usage_now(self) -> tuple[Usage, float, int]:
+        """The use by this process, the seconds that hits saved, and the bytes that they read."""
+        versions = self._versions()
+        here = sum((version.cost.here for version in versions), Usage())
+        saved = sum(version.cost.here.hits * version.cost.in_all().per_sample for version in versions)
+        return here, saved, sum(session.bytes_read for session in self._sessions())
+
+    def _other_versions(self) -> list[FeatureCache]:
+        """The versions that were opened beside this one, whose use is part of this one's."""
+        return list(self._others.values())
 
     # Samples
 

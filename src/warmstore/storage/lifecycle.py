@@ -110,6 +110,11 @@ class _Owners(weakref.WeakKeyDictionary[Closeable, None]):
 _owners = _Owners()
 
 
+def open_objects() -> list[Closeable]:
+    """The objects of this process that are open and close themselves at its exit."""
+    return list(_owners)
+
+
 class _FailingStream:
     """A stream whose last flush fails at the end of the interpreter, which then exits with status 120: the only way to
     change the status after all exit handlers have run."""
