@@ -50,6 +50,7 @@ NAMES = (
     "ray_fill",
     "staleness",
     "identity",
+    "listing",
 )
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"

@@ -30,12 +30,13 @@ def run(settings: Settings) -> Report:
         **os.environ,
         "XDG_STATE_HOME": str(settings.folder / "state"),
         "XDG_CACHE_HOME": str(settings.folder / "user"),
+        "TMPDIR": str(settings.folder),
     }
-    os.environ.update(environment)
+    os.environ["XDG_STATE_HOME"] = environment["XDG_STATE_HOME"]
     for number in range(count):
         with ws.FeatureCache(settings.folder / "caches", f"backbone_{number}") as cache:
             cache.put_batch(range(SAMPLES), np.ones((SAMPLES, 8), np.float32))
-    check(count, environment)
+    check(settings.folder, count, environment)
     seconds: dict[str, list[float]] = {command: [] for command in COMMANDS}
     for _ in range(times):
         for command in COMMANDS:
@@ -56,8 +57,9 @@ def run(settings: Settings) -> Report:
     )
 
 
-def check(count: int, environment: dict[str, str]) -> None:
-    found = json.loads(warmstore("ls --json", environment))
+def check(folder: Path, count: int, environment: dict[str, str]) -> None:
+    listed = json.loads(warmstore("ls --json", environment))
+    found = [one for one in listed if Path(one["path"]).is_relative_to(folder)]  # and no memory tiers of other programs
     assert len(found) == count, f"{len(found)} caches listed"
     assert {one["entries"] for one in found} == {SAMPLES}, "wrong entries"
     du = ["du", "--block-size=1", "-s", found[0]["path"]]

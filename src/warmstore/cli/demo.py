@@ -12,17 +12,17 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from warmstore.cli.options import Json
 from warmstore.cli.tables import print_json
-from warmstore.demo.demo_progress import DemoProgress
 from warmstore.demo.demo_run import DemoRun, call_digits, differences, run_job
-from warmstore.demo.demo_table import cache_table, print_verdict, time_table
 from warmstore.errors import NotInstalled
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 NEEDED = {"torch": "PyTorch", "sklearn": "scikit-learn", "PIL": "Pillow", "blake3": "BLAKE3"}
 DIGITS = 1797
@@ -44,6 +44,10 @@ def demo(
     missing = [label for module, label in NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise NotInstalled(f"the demo needs {' and '.join(missing)}: pip install 'warmstore[demo]'")
+    from rich.console import Console
+
+    from warmstore.demo.demo_table import cache_table, print_verdict, time_table
+
     console = Console(highlight=False, stderr=as_json)
     console.print(
         f"[bold]One training job, three times, each in a fresh process.[/] {images:,} handwritten digits: PNG files "
@@ -82,8 +86,10 @@ def demo(
         raise typer.Exit(1)
 
 
-def run_all(console: Console, place: Path, epochs: int, images: int) -> list[DemoRun]:
+def run_all(console: "Console", place: Path, epochs: int, images: int) -> list[DemoRun]:
     """Write the image files into `place`, then run the job on them in each of the three ways."""
+    from warmstore.demo.demo_progress import DemoProgress
+
     files, caches = place / "images", place / "caches"
     runs = []
     with DemoProgress(console, RUNS, epochs) as progress:

@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from warmstore.cli.across import Folders
+from warmstore.cli.options import Json
+from warmstore.cli.tables import answer
 from warmstore.storage.humanize import format_size
 
 
@@ -14,6 +16,7 @@ def report(
     output: Annotated[
         Path, typer.Option("--output", "-o", dir_okay=False, help="The page. An existing file is replaced.")
     ] = Path("report.html"),
+    as_json: Json = False,
 ) -> None:
     """Write a page that shows where the seconds went, hit rates, space on the disk, plans, misses and refusals."""
     from warmstore.report.page import page
@@ -23,7 +26,9 @@ def report(
     data = collect(folder or ())
     content = page(data).encode()
     replace_file(output, content, durable=False)
-    typer.echo(
+    text = (
         f"{output}: {format_size(len(content))}, with {len(data.caches):,} caches that have a history and "
         f"{len(data.folders):,} folders on the disk"
     )
+    figures = {"caches": len(data.caches), "folders": len(data.folders)}
+    answer({"path": str(output), "bytes": len(content), **figures}, text, as_json=as_json)

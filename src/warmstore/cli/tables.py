@@ -1,27 +1,32 @@
 """Tables that nothing cuts off, and JSON: what all commands print with.
 
 On a terminal a table has its width; long names fold, and a table that does not fit is printed as one line per value.
-Elsewhere, such as in a pipe, lines are as long as they need to be, unless the variable COLUMNS is set.
+Elsewhere, such as in a pipe, lines are as long as they need to be, unless the variable COLUMNS is set. rich is imported
+by what prints tables alone: it would be half of the time that a completion in the shell takes.
 """
+
+from __future__ import annotations
 
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich import box
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 _UNBOUNDED = 100_000  # characters of a line that nobody looks at on a terminal
 _NARROWEST = 12  # characters of a column that folds
+_MANY = 100  # rows from which on a table is plain lines
 
 
 def console() -> Console:
     """The console for everything that a command prints on stdout besides plain lines."""
+    from rich.console import Console
+
     bounded = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
     return Console(highlight=False, width=None if bounded else _UNBOUNDED)
 
@@ -41,30 +46,56 @@ def answer(data: Any, text: str, *, as_json: bool) -> None:
 
 def print_table(shown: Table, console: Console) -> None:
     """Print a table, or its values line by line if its columns do not fit."""
-    cells = [[_plain(cell) for cell in column.cells] for column in shown.columns]
-    needed = 0
-    for column, values in zip(shown.columns, cells, strict=True):
-        lines = [line for text in (_plain(column.header), *values) for line in text.split("\n")]
-        widest = max(map(cell_len, lines), default=0)
-        needed += 1 + (widest if column.no_wrap else min(widest, _NARROWEST))
-    if needed <= console.width:
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    columns = [[_plain(cell) for cell in (column.header, *column.cells)] for column in shown.columns]
+    widths = [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in columns]
+    folded = [
+        width if column.no_wrap else min(width, _NARROWEST) for width, column in zip(widths, shown.columns, strict=True)
+    ]
+    gaps = 2 * len(widths)
+    if shown.row_count > _MANY and sum(widths) + gaps <= console.width:
+        _print_lines(shown, columns, widths)
+    elif sum(folded) + gaps <= console.width:
         console.print(shown)
-        return
-    if shown.title:
-        console.print(Text(_plain(shown.title), "bold"), soft_wrap=True)
-    for row in zip(*cells, strict=True):
-        for column, text in zip(shown.columns, row, strict=True):
-            name = _plain(column.header).replace("\n", " ")
-            console.print(Text(f"{name}: {text}" if name else text), soft_wrap=True)
-        console.print()
+    else:
+        if shown.title:
+            console.print(Text(_plain(shown.title), "bold"), soft_wrap=True)
+        names, *rows = zip(*columns, strict=True)
+        for row in rows:
+            for name, text in zip(names, row, strict=True):
+                console.print(Text(f"{_one_line(name)}: {text}" if name else text), soft_wrap=True)
+            console.print()
+
+
+def _print_lines(shown: Table, columns: list[list[str]], widths: list[int]) -> None:
+    """Print a table of many rows, for which rich takes milliseconds each."""
+    right = [column.justify == "right" for column in shown.columns]
+    for row in zip(*columns, strict=True):
+        cells = zip(map(_one_line, row), widths, right, strict=True)
+        typer.echo(
+            " " + "  ".join(text.rjust(width) if to_right else text.ljust(width) for text, width, to_right in cells)
+        )
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", " ")
 
 
 def _plain(cell: Any) -> str:
-    return cell.plain if isinstance(cell, Text) else Text.from_markup(str(cell)).plain
+    from rich.text import Text
+
+    if isinstance(cell, Text):
+        return cell.plain
+    return Text.from_markup(cell).plain if "[" in cell else str(cell)
 
 
 def table(title: str, *columns: str, wrap: bool = False) -> Table:
     """An empty table; columns that begin with ">" are numbers."""
+    from rich import box
+    from rich.table import Table
+
     table = Table(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False
     )

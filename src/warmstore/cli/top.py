@@ -7,7 +7,7 @@ import typer
 
 from warmstore.cli.across import Folders
 from warmstore.cli.options import Json
-from warmstore.cli.tables import console, print_json
+from warmstore.cli.tables import console, print_json, print_table
 
 if TYPE_CHECKING:
     from warmstore.report.live import CacheUse
@@ -34,7 +34,13 @@ def top(
         return
     screen = console()
     if once or not screen.is_terminal:
-        screen.print(use_table(look(), time.time()))
+        from rich.table import Table
+
+        for part in use_table(look(), time.time()).renderables:
+            if isinstance(part, Table):
+                print_table(part, screen)
+            else:
+                screen.print(part)
         return
     from rich.live import Live
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.text import Text
 
 from warmstore.cli.tables import table
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _AROUND = 8  # lines of the screen that are not rows
 
 
-def use_table(uses: Sequence["CacheUse"], now: float, height: int | None = None) -> RenderableType:
+def use_table(uses: Sequence["CacheUse"], now: float, height: int | None = None) -> Group:
     """A line per cache, and a line with totals.
 
     Args:

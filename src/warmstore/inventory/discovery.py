@@ -41,7 +41,7 @@ def find(folders: Iterable[Path] = ()) -> list[FoundFolder]:
     places = chosen or [*opened, *_default_places()]
     found: dict[Path, FoundFolder] = {}
     for place in places:
-        real = Path(os.path.realpath(place))
+        real = Path(os.path.realpath(place)) if place not in opened else place  # the registry has real paths
         if not real.is_dir():
             if chosen:
                 raise NotAStore(f"{place} is not a folder")

@@ -40,8 +40,16 @@ def allocated_bytes(path: Path | str) -> int:
         status = os.lstat(path)
     except FileNotFoundError:
         return 0
-    below = entries_below(path) if stat.S_ISDIR(status.st_mode) else ()
-    return 512 * (status.st_blocks + sum(status.st_blocks for _, status in below))
+    blocks = status.st_blocks
+    stack = [os.fspath(path)] if stat.S_ISDIR(status.st_mode) else []
+    while stack:  # as `entries_below`, in half of the time: lists have thousands of folders
+        with contextlib.suppress(FileNotFoundError), os.scandir(stack.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    blocks += entry.stat(follow_symlinks=False).st_blocks
+                    if entry.is_dir(follow_symlinks=False):
+                        stack.append(entry.path)
+    return 512 * blocks
 
 
 def folder_bytes(folder: Path) -> int:

@@ -5,6 +5,7 @@ imported. `LocalStore.open_folder` reads the same with all checks.
 """
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,20 +40,20 @@ def summarize(path: Path) -> StoreSummary:
         NotAStore: there is no store.
         Damaged: its description or log cannot be read.
     """
-    description = path / DESCRIPTION
+    description = f"{path}/{DESCRIPTION}"
     try:
-        content = json.loads(description.read_bytes())
-        generation = path / f"g{content['generation']:04d}"
+        data, created = _read(description)
+        content = json.loads(data)
+        generation = f"{path}/g{content['generation']:04d}"
         fields = tuple(entry["name"] for entry in content["fields"])
         metadata = dict(content["metadata"])
-        created = description.stat().st_mtime
     except (FileNotFoundError, NotADirectoryError):
         raise NotAStore(f"{path} is not a warmstore store: it has no {DESCRIPTION}") from None
     except (ValueError, KeyError, TypeError):
         raise Damaged(f"{description} is not readable as a store description") from None
-    log = generation / "log"
+    log = f"{generation}/log"
     try:
-        data, written = log.read_bytes(), log.stat().st_mtime
+        data, written = _read(log)
     except OSError as error:
         raise Damaged(f"{log} cannot be read: {error.strerror}") from None
     rows: dict[int, int] = {}  # by chunk
@@ -74,7 +75,13 @@ def summarize(path: Path) -> StoreSummary:
     else:
         records = sum(count for chunk, count in rows.items() if chunk not in evicted) - deleted
     writing = any(_is_written(generation, chunk) for chunk in rows.keys() - sealed - evicted)
-    return StoreSummary(records, created, written, fields, metadata, generation, writing)
+    return StoreSummary(records, created, written, fields, metadata, Path(generation), writing)
+
+
+def _read(path: str) -> tuple[bytes, float]:
+    """The content of a file, and when it was written."""
+    with open(path, "rb") as file:
+        return file.read(), os.fstat(file.fileno()).st_mtime
 
 
 def _rows_left(path: Path) -> int:
@@ -83,10 +90,10 @@ def _rows_left(path: Path) -> int:
     return sum(chunk.records for chunk in chunk_states(path))
 
 
-def _is_written(generation: Path, chunk: int) -> bool:
+def _is_written(generation: str, chunk: int) -> bool:
     from warmstore.storage.files import is_locked
 
     try:
-        return is_locked(generation / f"{chunk:06d}.arrow")
+        return is_locked(Path(generation) / f"{chunk:06d}.arrow")
     except OSError:
         return False
