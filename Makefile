@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt setup.py $(wildcard src/warmstore/_native/*.[ch])
 
-.PHONY: demo examples test test-slow test-identity test-fleet test-site test-native test-servers torture wheels check-wheels lint format architecture bench bench-quick bench-data clean
+.PHONY: demo examples test test-slow test-identity test-fleet test-site docs test-native test-servers torture wheels check-wheels lint format architecture bench bench-quick bench-data clean
 
 # REMOTE=1 shows two machines that share what they compile by a local S3 server.
 ifdef REMOTE
@@ -37,8 +37,8 @@ test-identity: .venv/has-dev
 test-fleet: .venv/has-fleet test-servers
 	$(BIN)/python -m pytest tests/fleet --fleet
 
-# Pages that people look at, in headless Chromium: the report. Needs apt-get install chromium.
-test-site: .venv/has-dev
+# Pages that people look at, in headless Chromium: the site and the report. Needs apt-get install chromium.
+test-site: docs
 	$(BIN)/python -m pytest tests/site --site
 
 # The native floor's C under sanitizers: addresses and undefined behaviour, then threads.
@@ -74,6 +74,11 @@ architecture: .venv/has-dev
 # Campaigns against power cuts and failing calls, which go on where they stopped; the counts are in build/torture.json.
 torture: .venv/has-dev
 	$(BIN)/python -m tests.faults.torture
+
+# The site in build/site, from docs and docstrings: broken links and docstrings that do not match are errors. Not a part of
+# `lint`, which has to stay quick: this takes half a minute.
+docs: .venv/has-docs
+	$(BIN)/python docs/build_site.py
 
 bench: .venv/has-bench
 	$(BIN)/python -m benchmarks

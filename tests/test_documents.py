@@ -1,5 +1,6 @@
 """The code in the README, the docs and the examples runs as it stands: nothing is given to it."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -148,6 +149,21 @@ def test_extras_that_pages_install_exist() -> None:
             assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"]), (block.place, line)
 
 
+def test_versions_on_the_page_are_those_that_are_required() -> None:
+    page = (ROOT / "docs/install.md").read_text()
+    requirements = [
+        *PROJECT["dependencies"],
+        *PROJECT["optional-dependencies"]["torch"],
+        *PROJECT["optional-dependencies"]["jax"],
+    ]
+    lowest = dict(re.findall(r"^([\w-]+)>=([\d.]+)", "\n".join(requirements), re.MULTILINE))
+    for name, package in (("PyTorch", "torch"), ("JAX", "jax"), ("NumPy", "numpy"), ("pyarrow", "pyarrow")):
+        assert f"| {name} | {lowest[package]} and newer" in page, name
+    pythons = [entry.rpartition(" ")[2] for entry in PROJECT["classifiers"] if "Python :: 3." in entry]
+    assert f"| Python | {', '.join(pythons)} |" in page
+    assert f">={pythons[0]}" == PROJECT["requires-python"]
+
+
 def test_targets_that_pages_make_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     lines = _lines("make ")
@@ -164,6 +180,16 @@ def test_the_readme_runs_and_its_first_block_is_faster_the_second_time(tmp_path:
         assert re.findall(r"^epoch (\d): ", said, re.MULTILINE) == ["0", "1", "2"]
     with ws.FeatureCache(folder / "cache", "backbone_v1") as cache:
         assert len(cache) == 512  # each sample was computed once
+
+
+def test_the_picture_shows_the_figures_of_the_benchmark() -> None:
+    from docs.figures_picture import figures
+
+    data = (ROOT / "docs/figures.png").read_bytes()
+    held = json.loads(re.search(rb"tEXtDescription\0({.*?})", data)[1])  # type: ignore[index]
+    assert held == figures()
+    readme = (ROOT / "README.md").read_text()
+    assert all(f"{held[name]:,.0f}" in readme for name in ("LMDB", "Lance", "warmstore, from disk"))
 
 
 @pytest.mark.slow

@@ -81,7 +81,10 @@ class FeatureCache(Closeable):
         codec: how a new cache compresses each value: "raw", "zstd", "lz4" or "deflate", optionally with
             ":level". An existing cache keeps its codec.
         threads: number of threads that compress; None for one per core.
-        cache_dir, cache_size, remote_options, anonymous: for a cache at a URL; see `RecordStore.open` and `push`.
+        cache_dir: for a cache at a URL: the folder for blocks of its chunks; see `RecordStore.open`.
+        cache_size: for a cache at a URL; see `RecordStore.open`.
+        remote_options: for a cache at a URL; see `RecordStore.push`.
+        anonymous: for a cache at a URL; see `RecordStore.push`.
         sign: sign what is pushed with the user's key, and use only what is signed by one of the user's keys. Always on
             with `allow_pickle`.
     """

@@ -43,7 +43,8 @@ class FillJob:
         batch_size: the most samples that the module computes at once.
         block_size: samples that are stored together. At a URL each block is one push.
         device: of the module and of the tensors that are passed to it.
-        cache_options, module_options: further options of `FeatureCache` and `CachedModule`.
+        cache_options: further options of `FeatureCache`.
+        module_options: further options of `CachedModule`.
     """
 
     cache: str | os.PathLike[str]

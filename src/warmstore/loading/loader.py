@@ -76,8 +76,9 @@ class Loader(Closeable):
             Python code. Unless processes are forked, source and transform must be picklable. The processes live until
             the loader is closed.
         start_method: how processes start: "fork", "spawn", "forkserver", or None for Python's default.
-        rank, world_size: of this process; None asks torch.distributed, if it is initialised, or the environment, when
-            an epoch begins.
+        rank: of this process; None asks torch.distributed, if it is initialised, or the environment, when an epoch
+            begins.
+        world_size: the number of ranks; None as for `rank`.
         uneven: what to do at the end of an epoch where ranks would get unequal numbers of steps; see `Shard`. "pad"
             (all ranks take equally many steps, filled up with repeated samples), "drop", "allow", or "full" (every
             batch has batch_size rows). With "full", and with "pad" on several ranks, batches that are dicts have

@@ -134,7 +134,14 @@ class Pipeline(Closeable):
         """Return this pipeline with one more step. `map` is the same method.
 
         Args:
-            function, random, cache, name, version, ignore, on_error, batched: see `Step`.
+            function: of the value and named arguments; see `Step`.
+            random: see `Step`.
+            cache: see `Step`.
+            name: see `Step`.
+            version: see `Step`.
+            ignore: see `Step`.
+            on_error: see `Step`.
+            batched: see `Step`.
             args: arguments of the function by name, for names that this method has itself, such as "random".
             arguments: the other arguments of the function.
 
@@ -172,8 +179,11 @@ class Pipeline(Closeable):
             folder: where the answers are kept. None: in the folder of the plan or profile, if one is made before the
                 number of samples is needed; else they are kept in memory.
             workers: processes that call the function; None takes some if it takes long.
-            name, version, ignore: see `Step`.
-            args, arguments: see `step`.
+            name: see `Step`.
+            version: see `Step`.
+            ignore: see `Step`.
+            args: see `step`.
+            arguments: see `step`.
 
         Raises:
             TypeError: `function` is not callable, or an argument is given twice.

@@ -42,7 +42,11 @@ def write(
         append: add the records to the store that exists at the target.
         fields: of the records. None to infer them from the columns; needed if a column's shapes vary between blocks.
         part_size: bytes of blocks that one task writes, at least.
-        metadata, chunk_size, work_dir, remote_options, anonymous: see `StagedWrite`.
+        metadata: see `StagedWrite`.
+        chunk_size: see `StagedWrite`.
+        work_dir: see `StagedWrite`.
+        remote_options: see `StagedWrite`.
+        anonymous: see `StagedWrite`.
 
     Raises:
         StoreExists: the target exists, and `append` is false. NotAStore: it does not, and `append` is true.

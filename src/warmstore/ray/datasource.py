@@ -38,7 +38,10 @@ def read(
         store: the folder of a store, which all nodes see at this path; or a URL.
         fields: the fields to read; all by default.
         tasks: the number of read tasks; None for Ray's choice. A task reads one chunk, or a part of one.
-        cache_dir, cache_size, remote_options, anonymous: see `RecordStore.open`.
+        cache_dir: see `RecordStore.open`.
+        cache_size: see `RecordStore.open`.
+        remote_options: see `RecordStore.open`.
+        anonymous: see `RecordStore.open`.
 
     Raises:
         NotAStore: there is no store. KeyError: an unknown field.

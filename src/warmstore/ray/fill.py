@@ -61,7 +61,8 @@ def fill(
         num_cpus: CPUs of each actor. None for one, or less on a small cluster: half of the CPUs stay for reading.
         num_gpus: GPUs of each actor.
         lease: seconds after which samples of an actor that died are given to others. Longer than a block takes.
-        cache_options, module_options: further options of `FeatureCache` and `CachedModule`.
+        cache_options: further options of `FeatureCache`.
+        module_options: further options of `CachedModule`.
 
     Returns:
         How many samples were computed and found. All are stored.

@@ -62,7 +62,8 @@ class RecordStore(LocalStore):
                 damaged one are applied, later edits are not. `verify(repair=True)` lists them and repairs the store.
             cache_dir: the folder for blocks of a remote's chunks, the user's cache folder by default.
             cache_size: the most bytes of cached blocks, or None for no bound. Blocks not read lately are evicted first.
-            remote_options, anonymous: see `push`.
+            remote_options: see `push`.
+            anonymous: see `push`.
             at: the number of a push, from 1: the store at a URL as that push left it, whatever is pushed later. The
                 last five are kept.
 

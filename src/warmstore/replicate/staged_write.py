@@ -56,9 +56,11 @@ class StagedWrite:
         append: add the parts to the store that exists at the target. Otherwise the commit creates it.
         fields: of the records. None if each task gives them to `part`.
         metadata: any JSON value, stored with a new store.
-        chunk_size, writer_threads: see `RecordStore.create`.
+        chunk_size: see `RecordStore.create`.
+        writer_threads: see `RecordStore.create`.
         work_dir: a local folder for parts that are sent to a URL. None for the folder of temporary files.
-        remote_options, anonymous: see `RecordStore.push`.
+        remote_options: see `RecordStore.push`.
+        anonymous: see `RecordStore.push`.
 
     Raises:
         StoreExists: a store exists at the target, and `append` is false. `commit` raises it too.

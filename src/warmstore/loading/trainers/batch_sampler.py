@@ -25,8 +25,13 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
 
     Args:
         source: the data set, or the number of samples.
-        batch_size, sampler, rank, world_size, uneven, resume_partial: as a `Loader` takes them. Repeated rows are the
-            last `padded` rows of an epoch's last batch; `ws.collate` adds the mask "valid" to batches that are dicts.
+        batch_size: as a `Loader` takes it.
+        sampler: as a `Loader` takes it.
+        rank: as a `Loader` takes it.
+        world_size: as a `Loader` takes it.
+        uneven: as a `Loader` takes it. Repeated rows are the last `padded` rows of an epoch's last batch; `ws.collate`
+            adds the mask "valid" to batches that are dicts.
+        resume_partial: as a `Loader` takes it.
 
     Raises:
         BadRank: a rank outside the world, or a rank that was passed although a trainer shards.

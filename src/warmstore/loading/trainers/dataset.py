@@ -24,7 +24,9 @@ class Dataset:
     RecordStore and its fields are data sets themselves; dicts of sources, files and mixtures need a Dataset.
 
     Args:
-        source, fields, collate: as a `Loader` takes them.
+        source: as a `Loader` takes it.
+        fields: as a `Loader` takes them.
+        collate: as a `Loader` takes it.
         copy: samples own writable memory. False returns views of the source where that costs less.
 
     Raises:

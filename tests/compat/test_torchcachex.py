@@ -1,12 +1,14 @@
-"""What programs written for torchcachex rely on, kept by a thin adapter over warmstore. Writes are asynchronous."""
+"""What torchcachex documents, by its class names over warmstore. Writes are asynchronous."""
 
 import gc
 from typing import Any
 
 import pytest
 import torch
-from tests.interop.torchcachex_adapter import ArrowIPCCacheBackend, CacheModuleDecorator
 from torch import nn
+
+import warmstore as ws
+from warmstore.compat.torchcachex import ArrowIPCCacheBackend, CacheModuleDecorator
 
 
 class Extractor(nn.Module):
@@ -140,3 +142,48 @@ def test_map_location_and_state_dict(tmp_path):
     assert module(torch.rand(3, 2), cache_ids=range(3)).device.type == "cpu"
     assert set(module.state_dict()) == {"weight", "bias"}
     module.load_state_dict(inner.state_dict())
+
+
+def test_ids_of_tensors_and_of_lists_are_the_same(tmp_path):
+    cache = backend(tmp_path)
+    module = CacheModuleDecorator(Extractor(), cache)
+    x = torch.rand(3, 2)
+    for ids in ([1, 2, 3], torch.tensor([1, 2, 3]), ["1", "2", "3"]):
+        module(x, cache_ids=ids)
+    assert module.module.samples == 3
+    assert cache.get_batch([f"extractor_v1:{at}" for at in (1, 2, 3)])[1] == []
+
+
+def test_the_rank_is_that_of_the_launcher(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert backend(tmp_path).current_rank == 1
+    module = wrap(tmp_path)
+    module(torch.rand(2, 2), cache_ids=range(2))
+    module.cache.close()
+    assert not list(tmp_path.iterdir())
+    assert backend(tmp_path, writer_rank=1)._writes
+
+
+def test_folds_and_models_share_a_cache(tmp_path):
+    """Two parents of one extractor, under one module id: the second computes nothing."""
+    x = torch.rand(6, 4)
+    first, second = (nn.Sequential(wrap(tmp_path)) for _ in range(2))
+    for fold in range(3):
+        ids = [at for at in range(6) if at % 3 != fold]
+        first[0](x[ids], cache_ids=[f"sample_{at}" for at in ids])
+    computed = first[0].module.samples
+    first[0](x, cache_ids=[f"sample_{at}" for at in range(6)])
+    assert first[0].module.samples == computed
+    first[0].cache.flush()
+    second[0](x, cache_ids=[f"sample_{at}" for at in range(6)])
+    assert second[0].module.samples == 0
+
+
+def test_other_weights_under_one_module_id_are_refused(tmp_path):
+    """torchcachex returns the features of the old weights."""
+    x = torch.rand(2, 2)
+    cache = backend(tmp_path)
+    CacheModuleDecorator(nn.Linear(2, 2).requires_grad_(False), cache)(x, cache_ids=range(2))
+    cache.flush()
+    with pytest.raises(ws.StaleCache, match="weight"):
+        CacheModuleDecorator(nn.Linear(2, 2).requires_grad_(False), cache)(x, cache_ids=range(2))
