@@ -1,7 +1,9 @@
 """The public names, and what importing them costs."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -115,3 +117,10 @@ def test_commands_name_an_extra_in_one_line() -> None:
 def test_a_package_of_warmstores_own_that_is_missing_is_shown_as_it_is() -> None:
     done = run_without("xxhash", "")
     assert "ModuleNotFoundError: import of xxhash halted" in done.stderr
+
+
+def test_the_reference_has_every_public_name_once() -> None:
+    page = (Path(__file__).parent.parent / "docs/reference.md").read_text()
+    listed = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert sorted(listed) == sorted(ws.__all__)
+    assert all(text.strip() for text in re.findall(r"^\| `[\w.]+` \|(.*)\|$", page, re.MULTILINE))
