@@ -40,14 +40,14 @@ class Cell:
 class Kernel:
     """A kernel in a process of its own, with a session of its own, as notebook servers start it."""
 
-    def __init__(self, folder: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         file, _ = write_connection_file(str(folder / "kernel.json"))
         command = [sys.executable, "-m", "ipykernel_launcher", "-f", file, "--HistoryManager.enabled=False"]
         self.process = warm.popen(
             command,
             preload=PRELOAD,
             cwd=folder,
-            env={**os.environ, "IPYTHONDIR": str(folder / "ipython"), **(environment or {})},
+            env={**os.environ, "IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": str(Path(__file__).parents[2])},
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -115,9 +115,9 @@ class Kernel:
 
 
 @contextmanager
-def kernel(folder: Path, environment: dict[str, str] | None = None) -> Iterator[Kernel]:
+def kernel(folder: Path) -> Iterator[Kernel]:
     """A kernel that is shut down in the end."""
-    made = Kernel(folder, environment)
+    made = Kernel(folder)
     try:
         yield made
     finally:

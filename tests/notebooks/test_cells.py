@@ -1,17 +1,19 @@
 """What cells define counts by what it does: an edited cell is never answered from a cache, an equal one always is."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.notebooks.conftest import Opening
 from tests.notebooks.kernels import Kernel, kernel
 
 import warmstore as ws
 
 SETUP = """
 import importlib, torch, numpy as np, warmstore as ws
+from pathlib import Path
 from torch import nn
+from tests.pipeline.making import plan_of
 """
 
 # Every number is one that an edit of the cell changes.
@@ -61,10 +63,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def notebook(folder: Path) -> Iterator[Kernel]:
-    with kernel(folder) as made:
-        made.check(SETUP + CELL)
-        yield made
+def notebook(in_folder: Opening, folder: Path) -> Kernel:
+    return in_folder(folder, SETUP + CELL)
 
 
 def ask(notebook: Kernel) -> tuple[int, int, int]:
@@ -140,9 +140,8 @@ def test_outputs_of_an_edited_module_are_stale(notebook: Kernel) -> None:
 def test_samples_of_an_edited_step_are_computed_again(notebook: Kernel) -> None:
     cell = (
         "def step(x):\n    return np.full(9, x + 1)\n"
-        "pipe = ws.Pipeline(range(6)).step(step, cache='disk')\n"
-        "few = pipe.profile(samples=3, seconds=0.1, max_workers=1, progress=False)\n"
-        "plan = pipe.plan(profile=few, disk='1MB', folder='samples')\n"
+        "pipe = ws.Pipeline(range(6)).step(step)\n"
+        "plan = plan_of(pipe, [(1, 'disk', 'raw')], [6], folder=Path('samples'))\n"
         "print(pipe.fill(plan, workers=0, progress=False))\n"
         "with pipe.loader(plan, 6, workers=0) as loader:\n    print(sorted(next(iter(loader))[:, 0].tolist()))"
     )

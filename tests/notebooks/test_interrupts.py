@@ -1,11 +1,11 @@
 """An interrupt in the middle of a cell leaves every object usable in the next cell, and no process behind."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.notebooks.conftest import Opening
 from tests.notebooks.kernels import Kernel, kernel
 
 import warmstore as ws
@@ -13,6 +13,7 @@ import warmstore as ws
 SETUP = """
 import os, threading, time
 from pathlib import Path
+from tests.pipeline.making import plan_of
 import numpy as np, psutil, torch, warmstore as ws
 from torch import nn
 
@@ -44,10 +45,8 @@ def children():
 
 
 @pytest.fixture(scope="module")
-def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with kernel(tmp_path_factory.mktemp("notebook")) as made:
-        made.check(SETUP)
-        yield made
+def notebook(in_folder: Opening, tmp_path_factory: pytest.TempPathFactory) -> Kernel:
+    return in_folder(tmp_path_factory.mktemp("notebook"), SETUP)
 
 
 @pytest.mark.parametrize("workers", ["workers=0", "workers=2", "processes=2, start_method='fork'"])
@@ -87,10 +86,9 @@ def test_a_pipeline_goes_on_after_interrupts(notebook: Kernel) -> None:
         "    return np.full(100, x)\n"
         "FOLDER = os.getcwd()\n"
         "pipe = ws.Pipeline(range(60)).step(slow_step)\n"
-        "few = dict(seconds=0.2, samples=6, max_workers=1, folder='plan', progress=False)"
+        "plan = plan_of(pipe, [(1, 'disk', 'raw')], [60], folder=Path('plan'))"
     )
     notebook.interrupted("when('begun')\npipe.profile(seconds=60, folder='plan', progress=False)")
-    cell = notebook.check("os.rmdir('begun')\nplan = pipe.plan(profile=pipe.profile(**few), disk='1MB', folder='plan')")
     notebook.check("os.rmdir('begun')")
     notebook.interrupted("when('begun')\npipe.fill(plan, batch_size=2, workers=2, start_method='fork', progress=False)")
     cell = notebook.check(

@@ -1,9 +1,8 @@
 """Bars and texts in a real kernel, whose streams are no terminals."""
 
-from collections.abc import Iterator
-
 import pytest
-from tests.notebooks.kernels import Kernel, kernel
+from tests.notebooks.conftest import Opening
+from tests.notebooks.kernels import Kernel
 
 SETUP = """
 import sys
@@ -22,10 +21,8 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 @pytest.fixture(scope="module")
-def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with kernel(tmp_path_factory.mktemp("notebook")) as made:
-        made.check(SETUP)
-        yield made
+def notebook(in_folder: Opening, tmp_path_factory: pytest.TempPathFactory) -> Kernel:
+    return in_folder(tmp_path_factory.mktemp("notebook"), SETUP)
 
 
 def test_a_bar_is_a_widget(notebook: Kernel) -> None:
