@@ -80,6 +80,7 @@ def demo(
     print_verdict(console, runs, found)
     if folder:
         console.print(f"Images and caches are in {place}", markup=False, soft_wrap=True)
+        console.print(f"Where the seconds went: warmstore report {place}", markup=False, soft_wrap=True)
     if as_json:
         print_json(figures(runs, found, images))
     if found:
