@@ -73,7 +73,7 @@ def make_pages() -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         if file.suffix == ".md":
             place.write_text(page_text(file))
-        elif file.suffix in (".png", ".svg"):
+        elif file.suffix in (".css", ".png", ".svg"):
             shutil.copy(file, place)
     (PAGES / "reference").mkdir()
     for title, text in reference_pages().items():
@@ -88,8 +88,18 @@ def configuration() -> str:
     return text.replace(comment, "".join(f'    "reference/{title.lower()}.md",\n' for title in reference_pages()))
 
 
+def _not_in_the_navigation() -> list[str]:
+    listed = configuration()
+    pages = (page.relative_to(PAGES).as_posix() for page in sorted(PAGES.rglob("*.md")))
+    return [page for page in pages if f'"{page}"' not in listed]
+
+
 def main() -> int:
     make_pages()
+    lost = _not_in_the_navigation()
+    if lost:
+        print(f"zensical.toml does not have {', '.join(lost)} in its navigation")
+        return 1
     config = ROOT / "zensical.site.toml"  # beside the other: its paths are relative to its folder
     config.write_text(configuration())
     try:
