@@ -2,12 +2,14 @@
 
 import errno
 import re
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
-from click import Argument, Option
 from typer.testing import CliRunner
 
 from warmstore.cli import app
@@ -89,7 +91,11 @@ def test_a_command_says_its_error_on_one_line(command: str, tmp_path: Path, monk
     ],
 )
 def test_messages_speak_of_the_options_of_their_command(text: str, said: str) -> None:
-    options = [Option(["--max-size", "max_size"]), Option(["--verify"], is_flag=True), Argument(["url"])]
+    options = [
+        SimpleNamespace(name="max_size", opts=["--max-size"]),
+        SimpleNamespace(name="verify", opts=["--verify"]),
+        SimpleNamespace(name="url", opts=["url"]),
+    ]
     assert with_options(text, options) == said
 
 
@@ -112,6 +118,22 @@ def leaves(group: Any, words: tuple[str, ...] = ()) -> dict[str, Any]:
         else:
             found[" ".join((*words, name))] = command
     return found
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_help_lists_every_command_with_a_whole_sentence(columns: str) -> None:
+    for words in ([], ["store"], ["compiled"]):
+        said = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": columns, "TERMINAL_WIDTH": columns}).stdout
+        assert "..." not in said.partition("Commands:")[2]
+    assert "Read every byte of stores and caches of all kinds, and compare it with its hash." in " ".join(
+        CliRunner().invoke(app, ["--help"]).stdout.split()
+    )
+
+
+def test_help_does_not_import_rich() -> None:
+    code = "import sys\nfrom warmstore.cli import app\napp(['--help'], standalone_mode=False)\n"
+    code += "sys.exit('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
 def test_every_command_but_run_prints_json() -> None:

@@ -109,8 +109,8 @@ def test_the_list_of_formats_is_sorted_and_help_and_docs_have_it() -> None:
     from warmstore.cli import app
 
     assert list(FORMATS) == sorted(FORMATS)
-    shown = CliRunner().invoke(app, ["store", "convert", "--help"], env={"COLUMNS": "400"}).output
-    assert ", ".join(OF_FILES) in shown
+    shown = CliRunner().invoke(app, ["store", "convert", "--help"]).output
+    assert ", ".join(OF_FILES) in " ".join(shown.split())
     assert all(f'"{name}"' in (ws.convert.__doc__ or "") for name in OF_FILES)
     root = Path(__file__).parents[2]
     rows = re.findall(r"^\| `(\w+)` \|", (root / "docs/records.md").read_text(), re.MULTILINE)

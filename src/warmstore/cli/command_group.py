@@ -29,6 +29,11 @@ class Commands(TyperGroup):
         ctx.meta[_COMMAND] = found[1]  # the innermost command comes last
         return found
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands with their first sentences, which are wrapped and never cut."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_sentence(command.help or "")) for name, command in self.commands.items()])
+
     def invoke(self, ctx: Any) -> Any:
         if ctx.parent is not None:
             return super().invoke(ctx)
@@ -44,6 +49,15 @@ class Commands(TyperGroup):
         typer.echo(f"Error: {with_options(message_of(failure), options)}", err=True)
         is_misuse = isinstance(failure, UsageError) or not isinstance(failure, WarmstoreError | OSError)
         raise typer.Exit(MISUSED if is_misuse else FAILED)
+
+
+def noun(help: str) -> typer.Typer:
+    """The commands of one noun. Help is plain text, without rich, which takes longer to import than everything else."""
+    return typer.Typer(cls=Commands, no_args_is_help=True, rich_markup_mode=None, help=help)
+
+
+def _first_sentence(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".") + "."
 
 
 def with_options(text: str, options: Iterable[Any]) -> str:

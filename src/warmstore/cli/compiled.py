@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from warmstore.cli.command_group import Commands
+from warmstore.cli.command_group import noun
 from warmstore.cli.options import CompileCache, DryRun, Json, Option, Yes, options_of
 from warmstore.cli.tables import answer, console, print_json
 from warmstore.storage.humanize import format_size, parse_duration, parse_size
@@ -25,7 +25,7 @@ Size = Annotated[
 
 _WAIT = 60.0  # seconds without data from the remote that a warm-up accepts
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, help="Show, check, clear, export and import the compile cache.")
+app = noun("Show, check, clear, export and import the compile cache.")
 
 
 @app.command()

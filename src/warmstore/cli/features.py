@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from warmstore.cli import replicas
-from warmstore.cli.command_group import Commands
+from warmstore.cli.command_group import noun
 from warmstore.cli.named_objects import named_object
 from warmstore.cli.options import Json, Progress, Yes
 from warmstore.cli.tables import answer, console, print_json
@@ -18,7 +18,7 @@ Cache = Annotated[
     Path, typer.Argument(metavar="CACHE", help="A cache's folder, one version of it, or a folder of caches.")
 ]
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, help="Show, fill, merge, share and remove feature caches.")
+app = noun("Show, fill, merge, share and remove feature caches.")
 
 
 @app.command()

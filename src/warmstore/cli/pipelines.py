@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warmstore.cli.command_group import Commands
+from warmstore.cli.command_group import noun
 from warmstore.cli.named_objects import named_object
 from warmstore.cli.options import Anonymous, Json, Option, Progress, VerifyRemote, Yes, remote_of
 from warmstore.cli.replicas import pull_text, push_text
@@ -25,9 +25,7 @@ Url = Annotated[
     str, typer.Argument(metavar="URL", help="s3://, gs://, az://, http(s):// or a folder, for all pipelines.")
 ]
 
-app = typer.Typer(
-    cls=Commands, no_args_is_help=True, help="Show, remove, plan and share the cached samples of pipelines."
-)
+app = noun("Show, remove, plan and share the cached samples of pipelines.")
 
 
 @app.command()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from warmstore.cli.command_group import Commands
+from warmstore.cli.command_group import noun
 from warmstore.cli.options import Anonymous, DryRun, Json, Option, Progress, Sign, Url, remote_of
 from warmstore.cli.tables import console, print_json, print_table, table
 from warmstore.storage.humanize import format_size, parse_duration
@@ -14,7 +14,7 @@ from warmstore.storage.humanize import format_size, parse_duration
 if TYPE_CHECKING:
     from warmstore.replicate.upkeep import RemoteReport
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, help="Check, repair and clean up a store or a cache at a remote.")
+app = noun("Check, repair and clean up a store or a cache at a remote.")
 
 Deep = Annotated[bool, typer.Option("--deep", help="Read all chunks, instead of comparing their sizes.")]
 

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from warmstore.cli.command_group import Commands
+from warmstore.cli.command_group import noun
 from warmstore.cli.options import Json
 from warmstore.cli.tables import print_json
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, help="Make and show keys that sign and check compiled artifacts.")
+app = noun("Make and show keys that sign and check compiled artifacts.")
 
 
 @app.command()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from warmstore.cli import replicas
-from warmstore.cli.command_group import Commands
+from warmstore.cli.command_group import noun
 from warmstore.cli.options import Json, Progress
 from warmstore.cli.tables import answer, console, print_json
 from warmstore.converting.known_formats import OF_FILES
@@ -19,7 +19,7 @@ Fields = Annotated[
     typer.Option("--field", "-f", metavar="NAME", help="Take this field only; repeatable.", show_default="all"),
 ]
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, help="Make, show, check, export and share record stores.")
+app = noun("Make, show, check, export and share record stores.")
 
 
 @app.command()
