@@ -27,7 +27,7 @@ def show(plan: PlanFigures, console: Console) -> None:
     """Print the table, the budgets, the epoch and the notes."""
     shown = Table(box=box.SIMPLE_HEAD, title=_title(plan), title_justify="left", title_style="bold", pad_edge=False)
     for name in ("step", ">time", ">±", ">bytes in", ">bytes out", ">all samples", ">zstd", "kept"):
-        shown.add_column(name.removeprefix(">"), justify="right" if name[0] == ">" else "left")
+        shown.add_column(name.removeprefix(">"), justify="right" if name[0] == ">" else "left", overflow="fold")
     before = None
     for k, stage in enumerate(plan.profile.stages):
         nbytes = plan.mean(stage.nbytes)
