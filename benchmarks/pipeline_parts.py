@@ -57,7 +57,7 @@ def parts_of(pipe: ws.Pipeline, plan: ws.Plan, batch: int) -> tuple[float, ...]:
     with closing(pipe.loader(plan, batch, workers=0, seed=0)) as loader:
         list(loader)
         whole = best(lambda: [None for _ in loader])
-        source = source_of(pipe.chain, plan, 0)
+        source = source_of(pipe._chain, plan, 0)
         stores = source.cached.open()
         assert stores is not None
         size = stores.at_once()

@@ -68,7 +68,7 @@ def run(settings: Settings) -> Report:
         with ws.RecordStore.open(path, "a", files=Unsynced()) as writer:
             while done < number - SESSIONS:
                 writer.append(record(done))
-                writer.session.settle()  # what a close does
+                writer._session.settle()  # what a close does
                 done += 1
         times = []
         for _ in range(SESSIONS):

@@ -147,8 +147,8 @@ def test_inspect_tells_live_writers_from_dead_chunks(tmp_path: Path) -> None:
         assert "being written" in run("store", "inspect", path)[1]
         writer.append(row)
         writer.flush()  # looking did not take the chunk from its writer
-        assert writer.snapshot.rows == 2
-        assert len(set(writer.snapshot.chunk.tolist())) == 1
+        assert writer._snapshot.rows == 2
+        assert len(set(writer._snapshot.chunk.tolist())) == 1
     found = json.loads(run("store", "inspect", path, "--json")[1])
     assert found["writers"] == 0
     assert [chunk["state"] for chunk in found["chunks"]] == ["sealed"]

@@ -164,7 +164,7 @@ def abandoned(tmp_path: Path) -> Path:
 
     def work(say: Callable[[Any], None]) -> None:
         writer = ws.RecordStore.open(path, "a")
-        writer.hand_over()  # nobody closes it
+        writer._hand_over()  # nobody closes it
         for number in range(3):
             writer.append(values(number))
             writer.flush()

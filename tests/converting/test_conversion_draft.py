@@ -82,11 +82,11 @@ def test_a_draft_that_is_complete_only_takes_its_name(
             ws.convert(source(), tmp_path / "store")
     draft = draft_of(tmp_path / "store")
     with ws.RecordStore.open(draft) as store:
-        identity = store.manifest.id
+        identity = store._manifest.id
         assert store.metadata["converted"]["complete"]
     with ws.convert(source(), tmp_path / "store") as store:
         holds(store, {"x": np.arange(30)})
-        assert store.manifest.id == identity
+        assert store._manifest.id == identity
     assert not draft.exists()
 
 

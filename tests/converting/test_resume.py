@@ -111,15 +111,15 @@ def test_a_killed_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not (tmp_path / "store").exists()
     with ws.RecordStore.open(draft_of(tmp_path / "store")) as store:
-        begun, batches, identity = len(store), store.snapshot.batches, store.manifest.id
+        begun, batches, identity = len(store), store._snapshot.batches, store._manifest.id
         assert 0 < begun < ROWS
         assert batches == (3 if when == "before" else 4)
         assert not store.metadata["converted"]["complete"]
     small_batches(monkeypatch)
     names = ("x.cls", "t.txt") if name == "webdataset" else ("x", "t")
     with ws.convert(SOURCES[name](str(tmp_path)), tmp_path / "store") as store:
-        assert store.manifest.id == identity
-        edges = store.snapshot.first_row.tolist()
+        assert store._manifest.id == identity
+        edges = store._snapshot.first_row.tolist()
         assert begun in edges  # the rows that were there are still the batches they were
         values = store[:]
         assert values[names[0]].tolist() == list(range(ROWS))

@@ -92,7 +92,7 @@ def opened(root: Path, *, width: int = WIDTH, version: int | None = None, **opti
     cache = ws.FeatureCache(root / "caches", "c", async_write=False, flush_every=10_000, **versions, **options)
     if version is not None:
         digest = f"{version + 1:x}" * 32
-        bind(cache.session.version, {"rules": 1, "digest": digest, "module": digest, "facts": {}})
+        bind(cache._session.version, {"rules": 1, "digest": digest, "module": digest, "facts": {}})
     return cache
 
 

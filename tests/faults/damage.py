@@ -157,11 +157,11 @@ def wrong(
     except WarmstoreError as error:
         return f"not opened: {error}" if exact else ""
     with contextlib.closing(store):
-        if store.snapshot.entries not in entries:
-            return f"{store.snapshot.entries} entries"
+        if store._snapshot.entries not in entries:
+            return f"{store._snapshot.entries} entries"
         if store.fields != story.fields or store.metadata != {"note": "é"}:
             return "another description"
-        expected = story.at(store.snapshot.entries)
+        expected = story.at(store._snapshot.entries)
         if len(store) != len(expected):
             return f"{len(store)} records"
         problem: str = ""

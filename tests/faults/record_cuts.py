@@ -244,7 +244,7 @@ def seals(root: Path, recorder: Recorder) -> list[Any]:
         store.append(value(6))
         with ledger.step([*range(7)]):
             store.flush()
-        store.session.generation.release()
+        store._session.generation.release()
         store.closed = True
     with ws.RecordStore.open(root / "s", "a") as store:
         assert seal_abandoned(store).sealed

@@ -44,7 +44,7 @@ class Story:
 
     @property
     def generation(self) -> str:
-        return self.store.manifest.generation_folder
+        return self.store._manifest.generation_folder
 
     def columns(self, numbers: Any, names: Any = None) -> dict[str, list[Any]]:
         records = [self.value(number) for number in numbers]

@@ -236,7 +236,9 @@ def test_the_check_itself_would_see_a_wrong_output(tmp_path: Path, monkeypatch: 
 
     def trusting(self: Any, keys: Any) -> Any:
         keys = type(keys).of_halves(
-            self.store.gatherer.read_rows(["key"], np.maximum(self.keyed.index.lookup(keys), 0))[0].data.view(np.uint64)
+            self.store._gatherer.read_rows(["key"], np.maximum(self.keyed.index.lookup(keys), 0))[0].data.view(
+                np.uint64
+            )
         )
         return real(self, keys)
 

@@ -143,9 +143,9 @@ def test_a_pipeline_that_cannot_keep_samples_says_so_and_does_its_work(tmp_path:
 def test_any_owner_of_rows_that_fails_to_close_is_a_status(tmp_path: Path, has_pending: bool, code: int) -> None:
     program = f"""
 from tests.faults.test_exits import Failing
-Failing.has_pending = {has_pending}
+Failing._has_pending = {has_pending}
 owner = Failing()
-owner.register()
+owner._register()
 """
     ran = ended(program, tmp_path)
     assert ran.returncode == code
@@ -262,7 +262,7 @@ def test_a_child_that_was_forked_during_an_edit_does_not_keep_its_lock(store: ws
         os.write(start, b".")
         os.read(reading, 1)  # until the parent lets go
 
-    with store.editing():
+    with store._editing():
         thread = threading.Thread(target=lambda: child.append(in_child(wait)))
         thread.start()
         os.read(started, 1)
@@ -284,7 +284,7 @@ def test_a_fork_while_another_thread_holds_the_lock(store: ws.RecordStore) -> No
         store.flush()
         check(store, [0, 1, 2, 4])
 
-    with store.session.lock, store.session.generation.log.locked():
+    with store._session.lock, store._session.generation.log.locked():
         ended: list[Any] = []
         thread = threading.Thread(target=lambda: ended.append(in_child(lambda say: check(store, range(3)))))
         thread.start()
@@ -349,9 +349,9 @@ class Failing(Counted):
 def test_an_owner_is_told_of_forks_until_it_is_disowned() -> None:
     kept, let_go = Counted(), Counted()
     for one in (kept, let_go):
-        one.register()
-        one.register()
-    let_go.unregister()
+        one._register()
+        one._register()
+    let_go._unregister()
 
     def child(say: Callable[[Any], None]) -> None:
         say((kept.forks, let_go.forks))
@@ -361,7 +361,7 @@ def test_an_owner_is_told_of_forks_until_it_is_disowned() -> None:
     with kept as same:
         assert same is kept
     assert kept.closes == 1
-    kept.unregister()
+    kept._unregister()
 
 
 def test_a_failing_close_is_logged_where_nobody_can_catch_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -377,10 +377,10 @@ if end == "python in the main thread":
     while True:
         pass
 elif end == "in a flush":
-    store.session.lock.acquire()
+    store._session.lock.acquire()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.2)
-    store.session.lock.release()
+    store._session.lock.release()
 time.sleep(100)
 """
 
@@ -447,7 +447,7 @@ def test_a_second_sigterm_does_not_wait(tmp_path: Path) -> None:
     ws.RecordStore.create(tmp_path / "s", NUMBER).close()
     end = """
 import signal, time
-store.session.lock.acquire()  # for ever
+store._session.lock.acquire()  # for ever
 for _ in range(2):
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.2)

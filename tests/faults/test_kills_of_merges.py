@@ -128,7 +128,7 @@ def go_on(path: Path, numbers: list[int]) -> None:
         numbers = [*numbers, number]
     with ws.RecordStore.open(path, "a", files=Hasty()) as store:
         check(store, numbers)
-        chunks = {f"{chunk:06d}.arrow" for chunk in store.snapshot.chunk.tolist()}
+        chunks = {f"{chunk:06d}.arrow" for chunk in store._snapshot.chunk.tolist()}
         live = {file.name for file in path.rglob("*.arrow")}
         assert chunks <= live
         store.rebalance(progress=False)
@@ -242,7 +242,7 @@ def test_an_upgrade_killed_at_any_operation(tmp_path: Path, version: int, name: 
     frozen = HERE / "frozen" / f"format-{version}" / name
 
     def work(path: Path, files: Files) -> None:
-        with ws.RecordStore.open(path, "a", files=files) as store, store.editing():
+        with ws.RecordStore.open(path, "a", files=files) as store, store._editing():
             pass
 
     def read(path: Path, mode: Any = "r") -> list[Any]:
@@ -267,6 +267,6 @@ def test_an_upgrade_killed_at_any_operation(tmp_path: Path, version: int, name: 
             work(path, Files())
             assert read(path, "a") == expected
             with ws.RecordStore.open(path) as store:
-                assert store.manifest.format == 4
+                assert store._manifest.format == 4
             assert not list(path.rglob("*.tmp")) or at > 0
             shutil.rmtree(path)

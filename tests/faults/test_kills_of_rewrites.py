@@ -112,7 +112,7 @@ def test_the_scenario_has_these_operations(path: Path, work: Callable[[Path, Cou
 def leftovers(path: Path) -> list[str]:
     """Everything in a store's folder but what belongs to its present generation."""
     with ws.RecordStore.open(path) as store:
-        belongs = {"store.json", "edit.lock", store.manifest.generation_folder}
+        belongs = {"store.json", "edit.lock", store._manifest.generation_folder}
     return sorted(one.name for one in path.iterdir() if one.name not in belongs)
 
 

@@ -90,7 +90,7 @@ def test_a_longer_log_is_taken_over_whole_or_not_at_all(tmp_path: Path) -> None:
     whole = log.read_bytes()
     for path in (log, log.with_name("log.copy")):
         path.write_bytes(whole[: 3 * 64])
-    manifest = store.manifest
+    manifest = store._manifest
     recorder = Recorder(tmp_path)
     with everywhere(recorder), open_log(tmp_path / "s", manifest, Files(), write=True) as opened, opened.locked():
         assert opened.extend_locked(whole)

@@ -55,7 +55,7 @@ def put(story: Story, file: str, other: bytes) -> set[tuple[str, int]] | None:
     path.write_bytes(other)
     try:
         with ws.RecordStore.open(story.path) as store:
-            assert not store.snapshot.unreadable  # its layout is accepted: what is lost, the rows' checksums found
+            assert not store._snapshot.unreadable  # its layout is accepted: what is lost, the rows' checksums found
             return {(one.field, at) for one in store.verify().problems for at in one.positions}
     except WarmstoreError:
         return None

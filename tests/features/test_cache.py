@@ -98,10 +98,10 @@ def test_stored_hits_are_read_in_one_pass(tmp_path, lists):
     with ws.FeatureCache(tmp_path, "id", lists="per_sample") as cache:
         cache.put_batch([1, 2], lists)
         cache.flush()
-        assert cache.session.version.reader is not None
+        assert cache._session.version.reader is not None
         for _ in range(2):
-            assert cache.session.version.reader.read_all(as_keys([2, 1])) is not None
-        assert cache.session.version.reader.read_all(as_keys([2, 3])) is None
+            assert cache._session.version.reader.read_all(as_keys([2, 1])) is not None
+        assert cache._session.version.reader.read_all(as_keys([2, 3])) is None
 
 
 def test_ints_are_found_beside_strings(cache):
@@ -470,6 +470,6 @@ def test_a_cache_filled_by_hand_is_tied_to_the_first_module_for_good(tmp_path: P
     with ws.FeatureCache(tmp_path, "c") as cache:
         cache.put_batch([1], torch.zeros(1, 2))
     with ws.FeatureCache(tmp_path, "c") as cache:
-        cache.bind({"weights": "mine"})
+        cache._bind({"weights": "mine"})
     with ws.FeatureCache(tmp_path, "c") as cache, pytest.raises(ws.StaleCache, match="weights"):
-        cache.bind({"weights": "others"})
+        cache._bind({"weights": "others"})

@@ -20,7 +20,7 @@ def make(tmp_path):
     def make(name, ids, factor=1.0, fingerprint=None, values=None):
         with ws.FeatureCache(tmp_path / name, "id", lists="per_sample") as cache:
             if fingerprint is not None:
-                cache.bind({"weights": fingerprint})
+                cache._bind({"weights": fingerprint})
             cache.put_batch(ids, outputs(ids, factor) if values is None else values)
         return cache.path
 
@@ -56,7 +56,7 @@ def test_into_a_cache_that_is_new(make, tmp_path):
         assert cache.merge(other).added == 30
         check(cache, range(30), [1.0] * 30)
     with ws.FeatureCache(tmp_path / "a", "id") as cache, pytest.raises(ws.StaleCache):
-        cache.bind({"weights": "v"})
+        cache._bind({"weights": "v"})
 
 
 def test_keys_of_every_kind(make, tmp_path):
@@ -111,10 +111,10 @@ def test_versions_take_their_own(make, tmp_path):
     make("a", range(3), 1.0, fingerprint="v")
     other = make("b", range(3), 2.0, fingerprint="w")
     with ws.FeatureCache(tmp_path / "a", "id", versions="new", lists="per_sample") as cache:
-        cache.bind({"weights": "v"})
+        cache._bind({"weights": "v"})
         assert cache.merge(other).added == 3
         check(cache, range(3), [1.0] * 3)
-        check(cache.bind({"weights": "w"}), range(3), [2.0] * 3)
+        check(cache._bind({"weights": "w"}), range(3), [2.0] * 3)
 
 
 def test_damaged_rows_stay_behind(make, tmp_path):

@@ -150,7 +150,7 @@ def test_a_close_that_fails_with_nothing_pending_loses_nothing(tmp_path: Path) -
             cache.flush()
         def close():
             raise OSError("no")
-        cache.session.version.close = cache.session.version.flush = close
+        cache._session.version.close = cache._session.version.flush = close
     """
     for state, code in (("flushed", 0), ("pending", 120)):
         command = [sys.executable, "-c", program, str(tmp_path / state), state]

@@ -436,7 +436,7 @@ class TestOtherRules:
     @pytest.fixture
     def old(self, tmp_path):
         with ws.FeatureCache(tmp_path, "id") as cache:
-            cache.bind({"weights": "a", "code": "b", "settings": "c", "train/eval mode": ""})
+            cache._bind({"weights": "a", "code": "b", "settings": "c", "train/eval mode": ""})
             cache.put_batch(IDS, X)
         return tmp_path
 

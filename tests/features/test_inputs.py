@@ -81,7 +81,7 @@ class TestTexts:
         module = wrap(tmp_path, lambda texts: lengths(texts))
         module(TEXTS, cache_ids=range(6))
         twin = ws.CachedModule(module.module.to("meta"), module.cache)
-        twin._bind = lambda arguments: module.cache.session  # meta tensors have no bytes to hash
+        twin._bind = lambda arguments: module.cache._session  # meta tensors have no bytes to hash
         assert twin(TEXTS, cache_ids=range(6)).device.type == "meta"
 
 
@@ -209,7 +209,7 @@ class TestIds:
         by_function = wrap(tmp_path, lambda x, info: x * 2, key_from_batch=lambda x, info: info["index"])
         for cache in (in_dict.cache, by_function.cache):
             # Three modules; what counts here is what they call a sample.
-            cache.session.version.check_fingerprint = lambda known, given: None
+            cache._session.version.check_fingerprint = lambda known, given: None
         by_keyword(x, cache_ids=kind(ids))
         by_keyword.cache.flush()
         assert torch.equal(in_dict({"x": x, "cache_ids": kind(ids)}), x * 2)

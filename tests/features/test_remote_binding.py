@@ -98,7 +98,7 @@ def test_what_came_from_others_is_not_pushed(url: str, tmp_path: Path) -> None:
         assert one.pull(url).records == 110
         assert has(one, range(210))
     with ws.RecordStore.open(tmp_path / "a" / "net") as store:
-        assert store.manifest.format == FORMAT
+        assert store._manifest.format == FORMAT
         assert store.verify().ok
 
 
@@ -218,7 +218,7 @@ def test_a_cache_opens_while_its_remote_is_dead(
             assert len(cache) == 4000
             assert has(cache, range(3900, 3950))
             assert len(cache.get_batch(list(range(50)))[1]) == 50
-            assert not len(cache.session.missing(as_keys(list(range(4000)))))
+            assert not len(cache._session.missing(as_keys(list(range(4000)))))
     finally:
         s3_proxy.always = None
     held = sum(path.stat().st_blocks * 512 for path in (tmp_path / "here").rglob("*.arrow"))

@@ -25,7 +25,7 @@ with ws.FeatureCache(folder / "here", "id", max_size="4MB") as cache:
     stats = cache.stats()
     assert 0 < stats.entries < 2000 and stats.entries + stats.evicted == 2000
     assert stats.bytes <= 4_000_000
-    assert cache.session.missing(as_keys([1999, 0, 1900])).tolist() == [1]  # the oldest rows were evicted
+    assert cache._session.missing(as_keys([1999, 0, 1900])).tolist() == [1]  # the oldest rows were evicted
     values, missing = cache.get_batch([1999, "unknown"])
     assert values[0, 0] == 1900 and missing.tolist() == [1]
     assert cache.push(remote).chunks
@@ -33,7 +33,7 @@ with ws.FeatureCache(folder / "here", "id", max_size="4MB") as cache:
 assert read_state(path).entries == stats.entries
 with ws.FeatureCache(folder / "there", "id") as cache:
     assert cache.pull(remote).records == stats.entries
-    assert not len(cache.session.missing(as_keys([1999])))
+    assert not len(cache._session.missing(as_keys([1999])))
     assert cache.rebalance().records == stats.entries
 with ws.FeatureCache(folder / "there", "id", read_only=True) as cache:
     assert len(cache) == stats.entries

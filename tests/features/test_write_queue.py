@@ -288,7 +288,7 @@ class TestForgotten:
         cache.put_batch([1, 2], torch.rand(2, 3))
         cache.flush()
         cache.put_batch([3], torch.rand(1, 3))
-        cache.session.version.reader.store.__del__()
+        cache._session.version.reader.store.__del__()
         del cache
         assert len(ws.FeatureCache(tmp_path, "id")) == 3
 

@@ -313,7 +313,7 @@ def put(cache: ws.FeatureCache, places: list[int]) -> None:
 
 def cache(folder: Path) -> None:
     with_ids = opened_cache(folder)
-    with_ids.bind(FINGERPRINT)
+    with_ids._bind(FINGERPRINT)
     if FORMAT > 1:  # a chunk of other rows, which goes
         put(with_ids, [3, 2, 1])
         with_ids.close()
@@ -322,7 +322,7 @@ def cache(folder: Path) -> None:
         with_ids = opened_cache(folder)
     if FORMAT > 2:  # what another host computed, some of which is computed here too
         with opened_cache(folder / "other") as other, tempfile.TemporaryDirectory() as remote:
-            other.bind(FINGERPRINT)
+            other._bind(FINGERPRINT)
             put(other, [0, 1, 2, 3])
             other.push(remote)
             with_ids.pull(remote)

@@ -43,7 +43,7 @@ def caches(folder: Path, remote: Path) -> None:
         limits.setattr(segment_log, "_PACKED", 300)  # bytes of a head before the next one is begun
         for at in range(len(IDS)):
             with opened_cache(folder / f"host {at}") as cache:
-                cache.bind(FINGERPRINT)
+                cache._bind(FINGERPRINT)
                 put(cache, [at])
                 cache.push(remote)
 

@@ -129,7 +129,7 @@ def test_chunks_are_gone_from_the_second_format() -> None:
         folder = folder_of(2) / name
         assert read_manifest(folder, Files()).format == 2
         with closing(ws.RecordStore.open(folder)) as store:
-            chunks = set(store.snapshot.chunk.tolist())
+            chunks = set(store._snapshot.chunk.tolist())
             assert len(chunks) - len(list((folder / "g0001").glob("*.arrow"))) == gone
 
 
@@ -153,7 +153,7 @@ def test_the_fourth_format_has_lists_copies_and_merges() -> None:
             path = folder / "g0001" / file
             assert (folder / "g0001" / f"{path.name}.copy").read_bytes() == path.read_bytes()
     with closing(ws.RecordStore.open(folder_of(4) / "merged")) as store:
-        assert set(store.session.generation.batches.levels.values()) == {1, 2}
+        assert set(store._session.generation.batches.levels.values()) == {1, 2}
 
 
 @pytest.mark.parametrize(("version", "name"), FROZEN)
@@ -167,7 +167,7 @@ def test_upgraded_by_the_first_writer(tmp_path: Path, version: int, name: str) -
     assert read_manifest(path, Files()).format == version, "a reader changes nothing"
     ws.RecordStore.open(path, "a").close()
     assert read_manifest(path, Files()).format == version, "nor does a writer that writes nothing"
-    with closing(ws.RecordStore.open(path, "a")) as store, store.editing():
+    with closing(ws.RecordStore.open(path, "a")) as store, store._editing():
         pass
     assert read_manifest(path, Files()).format == FORMAT
     whole = {file: data[: len(data) // 64 * 64] if file.name == "log" else data for file, data in before.items()}
@@ -180,7 +180,7 @@ def test_upgraded_by_the_first_writer(tmp_path: Path, version: int, name: str) -
         file.unlink()
         with closing(ws.RecordStore.open(path)) as store:
             assert different(store, records) == ("", set())
-        with closing(ws.RecordStore.open(path, "a")) as store, store.editing():
+        with closing(ws.RecordStore.open(path, "a")) as store, store._editing():
             pass
     with closing(ws.RecordStore.open(path)) as store:
         assert store.verify(progress=False).ok
@@ -256,9 +256,9 @@ def test_a_feature_cache(tmp_path: Path, version: int) -> None:
     with closing(opened_cache(folder_of(version), read_only=True)) as cache:
         check_cache(cache, everything)
         assert cache.get_batch([1, "b"])[1].tolist() == [0, 1]
-        cache.bind(FINGERPRINT)
+        cache._bind(FINGERPRINT)
         with pytest.raises(ws.StaleCache, match="weights"):
-            cache.bind({**FINGERPRINT, "weights": "other"})
+            cache._bind({**FINGERPRINT, "weights": "other"})
     shutil.copytree(folder_of(version) / CACHE, tmp_path / CACHE)
     with closing(opened_cache(tmp_path)) as cache:
         put(cache, [0])

@@ -71,13 +71,13 @@ def test_a_cache_of_nine_hosts(version: int, tmp_path: Path) -> None:
     remote = tmp_path / "remote"
     shutil.copytree(remote_of(version), remote)
     with opened_cache(tmp_path / "new host") as cache:
-        cache.bind(FINGERPRINT)
+        cache._bind(FINGERPRINT)
         assert cache.pull(remote).records == len(ALL)
         check_cache(cache, ALL)
         cache.put_batch(["new"], outputs([3]))
         cache.push(remote)
     with opened_cache(tmp_path / "another") as cache:
-        cache.bind(FINGERPRINT)
+        cache._bind(FINGERPRINT)
         put(cache, [0])
         cache.pull(remote)
         check_cache(cache, ALL[::-1])
@@ -85,7 +85,7 @@ def test_a_cache_of_nine_hosts(version: int, tmp_path: Path) -> None:
         assert not len(missing)
         assert equal(values, outputs([3]))
     with opened_cache(tmp_path / "of other weights") as cache:
-        cache.bind({**FINGERPRINT, "weights": "other"})
+        cache._bind({**FINGERPRINT, "weights": "other"})
         with pytest.raises(ws.StaleCache, match="weights"):
             cache.pull(remote)
     assert verify(Remote(remote / CACHE), deep=True).ok

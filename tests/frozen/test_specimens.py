@@ -145,7 +145,7 @@ def test_every_version_of_a_cache_is_read(copied: Callable[[str], Path]) -> None
         read = []
         for version in found:
             assert version.fingerprint
-            values, missing = cache.bind(version.fingerprint).get_batch(NUMBERS)
+            values, missing = cache._bind(version.fingerprint).get_batch(NUMBERS)
             assert not len(missing)
             read.append(values)
         for wanted in (features(NUMBERS), features(NUMBERS, shift=1.5), features(NUMBERS, times=3)):

@@ -345,10 +345,10 @@ class TestFaults:
     def test_a_full_disk_stops_nothing_and_is_tried_again(self, folder: Path, caplog: Any) -> None:
         disk = FullDisk()
         cache = FunctionCache(lambda x: np.full(1 << 17, x), folder, files=disk)
-        assert cache.get((1,), {})[0] == 1
+        assert cache._get((1,), {})[0] == 1
         disk.room = 0
         for x in range(2, 20):
-            assert (cache.get((x,), {}) == x).all()
+            assert (cache._get((x,), {}) == x).all()
         assert caplog.text.count("wait for the disk") == 1
         with pytest.raises(ws.WriteFailed):
             cache.flush()
@@ -356,7 +356,7 @@ class TestFaults:
         cache.flush()
         cache.close()
         for x in range(1, 20):
-            assert (cache.get((x,), {}) == x).all()
+            assert (cache._get((x,), {}) == x).all()
         assert cache.stats().misses == 19
         cache.close()
 

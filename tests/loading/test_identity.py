@@ -138,7 +138,7 @@ def test_a_store_is_known_by_its_deletes(tmp_path: Path) -> None:
         store.extend({"x": np.arange(5)})
         store.flush()
         first = identity(store)
-        assert first == {"kind": "store", "store": store.manifest.id, "generation": 1, "deletes": 0}
+        assert first == {"kind": "store", "store": store._manifest.id, "generation": 1, "deletes": 0}
         assert identity(store["x"]) == first
         store.extend({"x": np.arange(5)})
         store.flush()

@@ -309,7 +309,7 @@ def test_other_data_or_another_order_is_refused(store: ws.RecordStore, tmp_path:
         ws.Loader(store, 4).load_state_dict(state)
     copy = store.filter(tmp_path / "copy", slice(None))
     other = ws.Loader(copy, 4, ws.Shuffle(seed=1))
-    with pytest.raises(ws.BadState, match=f"identity .*{store.manifest.id}.*here it is .*{copy.manifest.id}"):
+    with pytest.raises(ws.BadState, match=f"identity .*{store._manifest.id}.*here it is .*{copy._manifest.id}"):
         other.load_state_dict(state)
     other.load_state_dict(state, check_identity=False)
     # Data without an identity contradicts nobody.

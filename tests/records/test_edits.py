@@ -345,7 +345,7 @@ def test_a_filter_writes_large_batches_in_parts(tmp_path: Path) -> None:
     store.extend({"x": [bytes(1 << 20)] * 70 + [b"x"] * 100})
     kept = store.filter(tmp_path / "f", slice(None))
     assert len(kept) == 170
-    assert kept.snapshot.batches == 2
+    assert kept._snapshot.batches == 2
     assert kept["x"][-1] == b"x"
 
 

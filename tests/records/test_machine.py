@@ -415,7 +415,7 @@ class Machine(RuleBasedStateMachine):
                 say(None)
 
         with ws.RecordStore.open(self.path) as found:
-            generation, edits = found.manifest.generation, found.snapshot.edits
+            generation, edits = found._manifest.generation, found._snapshot.edits
         ended = in_child(work)
         done = len(ended.said)
         allowed = [steps[done - 1].states[-1] if done else State(self.records, self.edits)]
@@ -424,10 +424,10 @@ class Machine(RuleBasedStateMachine):
         else:
             well(ended)
         with ws.RecordStore.open(self.path) as found:
-            records, self.generation = shown(found), found.manifest.generation
+            records, self.generation = shown(found), found._manifest.generation
             # Several may have these records, as after an edit that changed nothing; the store counts its edits.
             if self.generation == generation:
-                counted = self.edits + found.snapshot.edits - edits
+                counted = self.edits + found._snapshot.edits - edits
                 allowed = [state for state in allowed if state.edits == counted]
         self.edits = next(state.edits for state in allowed if state.records == records)
         self.records = records

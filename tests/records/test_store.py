@@ -55,9 +55,9 @@ def test_append_and_extend_are_readable_at_once_and_after(store: ws.RecordStore)
         check(store, range(number + 1))
     store.extend(columns(range(3, 9)))
     check(store, range(9))
-    assert store.snapshot.rows == 0
+    assert store._snapshot.rows == 0
     store.flush()
-    assert store.snapshot.rows == 9
+    assert store._snapshot.rows == 9
     check(store, range(9))
     store.append(record(9))
     check(store, range(10))
@@ -168,16 +168,16 @@ def test_many_pending_bytes_are_flushed_by_themselves(tmp_path: Path) -> None:
     store = ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("uint8", (1 << 20,))})
     block = np.zeros((16, 1 << 20), np.uint8)
     for _ in range(4):
-        assert store.snapshot.rows == 0
+        assert store._snapshot.rows == 0
         store.extend({"x": block})
-    assert store.snapshot.rows == 64
-    assert store.session.pending.nbytes == 0
+    assert store._snapshot.rows == 64
+    assert store._session.pending.nbytes == 0
 
 
 def test_a_large_flush_is_cut_into_batches(tmp_path: Path) -> None:
     store = ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("uint8", (1 << 20,)), "n": ws.Array("int64")})
     store.extend({"x": np.zeros((100, 1 << 20), np.uint8), "n": np.arange(100)})
-    assert store.snapshot.batches == 2
+    assert store._snapshot.batches == 2
     assert store.gather(slice(None), ["n"])["n"].tolist() == list(range(100))
 
 
@@ -226,7 +226,7 @@ def test_a_full_chunk_ends_before_its_slot(tmp_path: Path) -> None:
         store.flush()
     store.close()
     read = ws.RecordStore.open(tmp_path / "s")
-    assert read.snapshot.unreadable == 0
+    assert read._snapshot.unreadable == 0
     assert [int(read[at]["x"][:8].view(np.int64)[0]) for at in range(1100)] == list(range(1100))
 
 
@@ -476,7 +476,7 @@ def test_a_format_that_is_newer_by_a_wrong_bit(store: ws.RecordStore) -> None:
     before = path.read_text()
     path.write_text(before.replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}'))
     with ws.RecordStore.open(store.path) as read:
-        assert read.manifest.format == FORMAT
+        assert read._manifest.format == FORMAT
     with ws.RecordStore.open(store.path, "a") as written:
         written.append(record(0))
     assert path.read_text() == before
@@ -649,13 +649,13 @@ def test_a_queue_that_was_flushed_meanwhile_is_no_error(tmp_path: Path) -> None:
         """A lock that another thread holds until it has flushed."""
 
         def __enter__(self) -> None:
-            store.session.lock = lock
+            store._session.lock = lock
             store.flush()
 
         def __exit__(self, *exception: object) -> None: ...
 
-    lock = store.session.lock
-    store.session.lock = Late()  # type: ignore[assignment]
+    lock = store._session.lock
+    store._session.lock = Late()  # type: ignore[assignment]
     assert store[0]["x"] == 1
 
 

@@ -36,13 +36,13 @@ def remote(tmp_path: Path) -> str:
             x = rng.integers(0, 256, (1000, 2000), np.uint8)
             store.extend({"n": np.arange(first, first + 1000), "x": x})
             store.flush()
-            store.session.generation.seal()
+            store._session.generation.seal()
         store.push(str(tmp_path / "remote"))
     return f"file://{tmp_path}/remote"
 
 
 def fetched(store: ws.RecordStore) -> int:
-    return sum(pages.nbytes for pages in store.files._block_caches.values())  # type: ignore[attr-defined]
+    return sum(pages.nbytes for pages in store._files._block_caches.values())  # type: ignore[attr-defined]
 
 
 def test_reads_only_what_is_asked_for(remote: str, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_the_next_run_finds_what_was_read(behind_proxy: str, s3_proxy: Proxy, tm
 def test_after_a_reboot_blocks_are_checked(remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ws.RecordStore.open(remote, cache_dir=tmp_path / "cache") as store:
         before = store["x"][:1000]
-        pages = next(iter(store.files._block_caches.values()))  # type: ignore[attr-defined]
+        pages = next(iter(store._files._block_caches.values()))  # type: ignore[attr-defined]
         first = pages.path(0)
     data = bytearray(first.read_bytes())
     data[500_000:500_100] = bytes(100)  # never reached the disk

@@ -175,7 +175,7 @@ def pull(
     """Fetch samples that other hosts have pushed, within the budget. An interrupted pull is resumed."""
     from warmstore.pipeline.sharing import pull_folder
 
-    remote, chain = remote_of(url, option, anonymous), None if pipeline is None else _found(pipeline).resolve(folder)
+    remote, chain = remote_of(url, option, anonymous), None if pipeline is None else _found(pipeline)._resolve(folder)
     pulled = pull_folder(folder, parse_size(disk), remote, chain=chain, progress=progress)
     if as_json:
         print_json({name: asdict(result) for name, result in pulled.items()})

@@ -42,8 +42,8 @@ def description(path: Path, samples: int) -> dict[str, Any]:
             "path": str(path),
             "records": len(store),
             "bytes": allocated_bytes(store.path),
-            "generation": store.manifest.generation,
-            "id": store.manifest.id,
+            "generation": store._manifest.generation,
+            "id": store._manifest.id,
             "writers": sum(chunk.writing for chunk in chunks),
             "fields": [
                 {**entry, "says": field_text(store.fields[entry["name"]]), "bytes": taken[entry["name"]]}

@@ -101,7 +101,7 @@ class CompileCache(Closeable):
             moved=self._moved,
         )
         self.closed = False
-        self.register()
+        self._register()
         tested = is_tested(environment.torch)
         self.session.restore_job(settings.job, _WITHOUT_HOOK if tested else None)
         self._point(live.path)
@@ -135,7 +135,7 @@ class CompileCache(Closeable):
         if self.closed:
             return
         self.closed = True
-        self.unregister()
+        self._unregister()
         self._watcher.stop()
         for hooks in (self._torch, self._jax):
             if hooks is not None:

@@ -93,7 +93,7 @@ class CompileSession:
             store, self.scratch, self._keep_file, self._end_flight, self._complain, self._recorder.record_if_due
         )
         self._restorer = Restorer(store, self.scratch, environment, self._harvester, self._used, remote)
-        store.hand_over()  # the session closes the store
+        store._hand_over()  # the session closes the store
 
     @property
     def live(self) -> ScratchDir:

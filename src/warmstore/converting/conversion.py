@@ -161,11 +161,11 @@ def _fill(store: RecordStore, blocks: Iterator[tuple[Block, int | None]], start:
     pending = 0
     written = start
     for block, done in blocks:
-        store.extend_rows(block)
+        store._extend_rows(block)
         count = next(iter(block.values())).count
         written += count
         pending += sum(rows.nbytes for rows in block.values())
-        if pending >= _FLUSH_BYTES or written - store.snapshot.length >= _FLUSH_ROWS:
+        if pending >= _FLUSH_BYTES or written - store._snapshot.length >= _FLUSH_ROWS:
             store.flush()
             pending = 0
             _check_alone(store, written)
@@ -175,9 +175,9 @@ def _fill(store: RecordStore, blocks: Iterator[tuple[Block, int | None]], start:
 
 
 def _check_alone(store: RecordStore, written: int) -> None:
-    if store.snapshot.length != written:
+    if store._snapshot.length != written:
         raise StoreExists(
-            f"{store.path} has {store.snapshot.length:,} records where {written:,} were converted: another process "
+            f"{store.path} has {store._snapshot.length:,} records where {written:,} were converted: another process "
             "appended to it. Convert into a new folder, and append afterwards"
         )
 
@@ -264,8 +264,8 @@ def _cut_draft(draft: ConversionDraft, store: RecordStore, count: int, described
     names = list(store.fields)
     step = rows_at_once(store.nbytes / max(len(store), 1))
     for first in range(0, count, step):
-        gathered = store.gatherer.read_rows(names, np.arange(first, min(first + step, count)))
-        cut.commit_rows({name: stored_rows(rows) for name, rows in zip(names, gathered, strict=True)})
+        gathered = store._gatherer.read_rows(names, np.arange(first, min(first + step, count)))
+        cut._commit_rows({name: stored_rows(rows) for name, rows in zip(names, gathered, strict=True)})
     cut.close()
     store.close()
     draft.discard()
@@ -277,7 +277,7 @@ def _cut_draft(draft: ConversionDraft, store: RecordStore, count: int, described
 def _difference(store: RecordStore, block: Block, first: int) -> str | None:
     """The first field whose values differ from those of the store from record `first` on, or None."""
     count = next(iter(block.values())).count
-    stored = store.gatherer.read_rows(list(block), np.arange(first, first + count))
+    stored = store._gatherer.read_rows(list(block), np.arange(first, first + count))
     for (name, rows), gathered in zip(block.items(), stored, strict=True):
         if (gathered.bad is not None and gathered.bad.any()) or not _same(store.fields[name], rows, gathered):
             return name

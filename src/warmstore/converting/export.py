@@ -115,8 +115,8 @@ def _spans(store: RecordStore) -> Iterator[tuple[int, int]]:
 
 def _per_record(store: RecordStore) -> int:
     """The average bytes of a record, at least 1."""
-    total = sum(int(sizes.sum()) for sizes in store.snapshot.size)
-    return max(total // max(store.snapshot.rows, 1), 1)
+    total = sum(int(sizes.sum()) for sizes in store._snapshot.size)
+    return max(total // max(store._snapshot.rows, 1), 1)
 
 
 def _blocks(folder: Path, fields: Fields, spans: list[tuple[int, int]], advance: Any) -> Iterator[Block]:
@@ -126,7 +126,7 @@ def _blocks(folder: Path, fields: Fields, spans: list[tuple[int, int]], advance:
             until = spans[at][0] + _REOPEN // _per_record(store) + 1
             while at < len(spans) and spans[at][0] < until:
                 first, last = spans[at]
-                gathered = store.session.generation.read(fields, np.arange(first, last))
+                gathered = store._session.generation.read(fields, np.arange(first, last))
                 yield {
                     name: raw_rows(field, rows) for (name, field), rows in zip(fields.items(), gathered, strict=True)
                 }

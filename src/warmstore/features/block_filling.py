@@ -99,7 +99,7 @@ class BlockFiller:
                 args, kwargs = self._arguments(block, missing[first : first + self.batch_size])
                 self.cached(*args, **kwargs)
             if len(missing):
-                self.cached.settle(*args, **kwargs)
+                self.cached._settle(*args, **kwargs)
                 self.store()
             if len(self._missing(block, keys, which)):
                 raise AmbiguousBatch(
@@ -116,7 +116,7 @@ class BlockFiller:
         if not len(which):
             return which
         args, kwargs = self._arguments(block, which[: self.batch_size])
-        session = self.cached.session_of(*args, **kwargs)
+        session = self.cached._session_of(*args, **kwargs)
         return which if session is None else which[session.missing(keys.take(which))]
 
     def _arguments(self, block: Columns, which: Int64) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -147,16 +147,16 @@ class FeatureCache(Closeable):
             self._remote_binding = RemoteBinding(remote, self._options)
         local = Path(folder) if self._remote_binding is None else self._remote_binding.folder
         blocks = WriteBehindQueue(self._commit, flush_every, parse_size(max_pending), async_write)
-        self.session = CacheSession(OpenVersion(id, local, self._options, blocks, self._remote_binding, files))
-        self._ids = CachedIds(self.session.version)
+        self._session = CacheSession(OpenVersion(id, local, self._options, blocks, self._remote_binding, files))
+        self._ids = CachedIds(self._session.version)
         self._others: dict[str, FeatureCache] = {}  # versions opened beside this one, by digest
-        self.detectors: WeakSet[ModuleChangeDetector] = WeakSet()  # of the modules that use this cache
+        self._detectors: WeakSet[ModuleChangeDetector] = WeakSet()  # of the modules that use this cache
         self.closed = False
-        self.register()
+        self._register()
 
     def __repr__(self) -> str:
         binding = self._remote_binding
-        location = str(self.session.version.folder) if binding is None else binding.remote.shown
+        location = str(self._session.version.folder) if binding is None else binding.remote.shown
         entries = sum(version.entries for version in self._versions())
         return f"FeatureCache({location!r}, {self.id!r}, {entries:,} entries)"
 
@@ -167,7 +167,7 @@ class FeatureCache(Closeable):
     def __len__(self) -> int:
         """The number of cached samples, pending ones too. It reads the keys of all rows after a change; of a closed
         cache it is the number of rows."""
-        return self.session.version.entries if self.closed else len(self._ids)
+        return self._session.version.entries if self.closed else len(self._ids)
 
     def __contains__(self, id: object) -> bool:
         """Whether the output of a sample is cached, pending or on the disk.
@@ -175,7 +175,7 @@ class FeatureCache(Closeable):
         Raises:
             BadIds, BadIdType: it is no id.
         """
-        return not len(self.session.missing(as_keys([id])))
+        return not len(self._session.missing(as_keys([id])))
 
     def __iter__(self) -> Iterator[int | HashedId]:
         """The ids of the cached samples, in no particular order. Of an id that is not an int its hash is stored."""
@@ -188,7 +188,7 @@ class FeatureCache(Closeable):
             KeyError: it is not cached.
             BadIds, BadIdType: it is no id.
         """
-        value, is_cached = self.session.sample(as_keys([id]))
+        value, is_cached = self._session.sample(as_keys([id]))
         if not is_cached:
             raise KeyError(id)
         return value
@@ -206,13 +206,13 @@ class FeatureCache(Closeable):
             NotSupportedError: the cache was opened at a URL.
         """
         keys = as_keys([id])
-        if len(self.session.missing(keys)):
+        if len(self._session.missing(keys)):
             raise KeyError(id)
-        self.session.version.delete(keys)
+        self._session.version.delete(keys)
 
     def get(self, id: object, default: Any = None) -> Any:
         """`cache[id]`, or `default` if the sample is not cached."""
-        value, is_cached = self.session.sample(as_keys([id]))
+        value, is_cached = self._session.sample(as_keys([id]))
         return value if is_cached else default
 
     def keys(self) -> KeysView[Any]:
@@ -234,37 +234,37 @@ class FeatureCache(Closeable):
             ReadOnly: this process does not write to the cache.
             NotSupportedError: the cache was opened at a URL.
         """
-        self.session.version.clear()
+        self._session.version.clear()
 
     @property
     def path(self) -> Path:
         """The folder of this version of the cache."""
-        return self.session.version.path
+        return self._session.version.path
 
     @property
     def writes(self) -> bool:
         """Whether this process stores what it computes: it is not read-only, and `writer_ranks` includes it."""
-        return self.session.version.writes
+        return self._session.version.writes
 
     @property
-    def flushes_at_sigterm(self) -> bool:
+    def _flushes_at_sigterm(self) -> bool:
         return not self.read_only
 
     @property
-    def has_pending(self) -> bool:
+    def _has_pending(self) -> bool:
         return not self.closed and any(len(version.blocks) for version in self._versions())
 
     @property
     def fingerprint(self) -> Fingerprint | None:
         """The fingerprint of the stored outputs, or else of the bound module; None without either."""
-        return self.session.version.fingerprint
+        return self._session.version.fingerprint
 
     def stats(self) -> CacheStats:
         """Figures of the cache and of its use by this process, summed over the open versions."""
         sessions, versions, stores = self._sessions(), self._versions(), self._stores()
-        quota = self.session.version.quota
+        quota = self._session.version.quota
         return CacheStats(
-            entries=sum(store.snapshot.length for store in stores),
+            entries=sum(store._snapshot.length for store in stores),
             pending=sum(len(version.blocks) for version in versions),
             hits=sum(version.cost.here.hits for version in versions),
             misses=sum(version.cost.here.misses for version in versions),
@@ -273,12 +273,12 @@ class FeatureCache(Closeable):
             bytes_read=sum(session.bytes_read for session in sessions),
             computed_seconds=sum(version.cost.here.seconds for version in versions),
             seconds_saved=sum(version.cost.here.hits * version.cost.in_all().per_sample for version in versions),
-            versions=read_versions(self.session.version.folder, self.session.version.name),
+            versions=read_versions(self._session.version.folder, self._session.version.name),
             hot_hits=sum(version.hot.hits for version in versions if version.hot is not None),
             hot_bytes=sum(version.hot.nbytes for version in versions if version.hot is not None),
             max_size=quota.max_size if quota is not None else None,
-            window=max((detector.window for detector in list(self.detectors)), default=None),
-            evicted=sum(gaps.count for gaps in (store.snapshot.gaps for store in stores) if gaps is not None),
+            window=max((detector.window for detector in list(self._detectors)), default=None),
+            evicted=sum(gaps.count for gaps in (store._snapshot.gaps for store in stores) if gaps is not None),
         )
 
     def _usage_now(self) -> tuple[Usage, float, int]:
@@ -309,14 +309,14 @@ class FeatureCache(Closeable):
             BadIds, BadIdType: invalid ids.
             WriteFailed: an earlier write in the background failed; its samples are still pending.
         """
-        values, missing = self.session.fetch(as_keys(ids))
+        values, missing = self._session.fetch(as_keys(ids))
         if values is None:
             return None, missing
         if device is not None:
             import torch
 
             device = torch.device(device)
-        return self.session.assemble(values, device), missing
+        return self._session.assemble(values, device), missing
 
     def put_batch(self, ids: Any, outputs: Any) -> None:
         """Store the outputs of a batch of samples. Lookups find them at once; the next flush commits them.
@@ -336,7 +336,7 @@ class FeatureCache(Closeable):
         if self.read_only:
             raise ReadOnly(f"the cache {self.path} was opened with read_only=True; open it without to put samples")
         if len(keys):
-            self.session.put(keys, outputs)
+            self._session.put(keys, outputs)
 
     def flush(self) -> None:
         """Commit all pending samples to the disk, where other processes see them.
@@ -344,7 +344,7 @@ class FeatureCache(Closeable):
         Raises:
             WriteFailed: a write failed; nothing is lost, and the next flush retries.
         """
-        self.session.version.flush()
+        self._session.version.flush()
         for other in list(self._others.values()):
             other.flush()
 
@@ -414,7 +414,7 @@ class FeatureCache(Closeable):
         if not self.writes:
             raise ReadOnly(f"the cache {self.path} is only read by this process; open it for writing to rebalance it")
         self.flush()
-        return self.session.version.rebalance(progress)
+        return self._session.version.rebalance(progress)
 
     # Remotes
 
@@ -439,7 +439,7 @@ class FeatureCache(Closeable):
         """
         remote = self._remote(url, remote_options, anonymous)
         self.flush()
-        return push(self.session.version, remote, verify, progress)
+        return push(self._session.version, remote, verify, progress)
 
     def pull(
         self,
@@ -461,7 +461,7 @@ class FeatureCache(Closeable):
         """
         remote = self._remote(url, remote_options, anonymous)
         self.flush()
-        return pull(self.session.version, remote, progress)
+        return pull(self._session.version, remote, progress)
 
     def sync(
         self,
@@ -485,13 +485,13 @@ class FeatureCache(Closeable):
 
     # Versions
 
-    def bind(self, fingerprint: Fingerprint) -> FeatureCache:
+    def _bind(self, fingerprint: Fingerprint) -> FeatureCache:
         """The version of this cache for a fingerprint: this cache, or another one in the same folder.
 
         Raises:
             StaleCache: the cache was filled under another fingerprint, and versions="raise".
         """
-        version = self.session.version
+        version = self._session.version
         try:
             is_bound = bind(version, fingerprint)
         except StaleCache:
@@ -505,7 +505,7 @@ class FeatureCache(Closeable):
             if key not in self._others:
                 files = version.files if self._remote_binding is None else None
                 other = FeatureCache(self._location, self.id, **vars(self._options), files=files)
-                self._others[key] = other.bind(fingerprint)
+                self._others[key] = other._bind(fingerprint)
                 versions = self._versions()
                 for version in versions:
                     if version.hot is not None:
@@ -513,7 +513,7 @@ class FeatureCache(Closeable):
             return self._others[key]
 
     def _sessions(self) -> list[CacheSession]:
-        return [self.session, *(other.session for other in self._others.values())]
+        return [self._session, *(other._session for other in self._others.values())]
 
     def _versions(self) -> list[OpenVersion]:
         return [session.version for session in self._sessions()]
@@ -525,7 +525,7 @@ class FeatureCache(Closeable):
 
     def _commit(self, blocks: Sequence[Block]) -> None:
         # A method of the cache: the background thread then holds a reference to it, so it is not closed meanwhile.
-        self.session.version.commit(blocks)
+        self._session.version.commit(blocks)
 
     def close(self) -> None:
         """Commit pending samples and close the files. Closing twice is fine.
@@ -535,16 +535,16 @@ class FeatureCache(Closeable):
         """
         if self.closed:
             return
-        self.session.blocks.stop()
+        self._session.blocks.stop()
         self.flush()
         for other in self._others.values():
             other.close()
-        self.session.version.close()
+        self._session.version.close()
         self.closed = True
-        self.unregister()
+        self._unregister()
 
     def _after_fork(self) -> None:
-        self.session.after_fork()
+        self._session.after_fork()
 
     def __reduce__(self) -> Any:
         return partial(FeatureCache, **vars(self._options)), (self._location, self.id)

@@ -61,11 +61,11 @@ def read_state(path: Path) -> CacheState:
         return CacheState(
             path=path,
             id=unquote(id_name(path)),
-            entries=store.snapshot.length,
-            evicted=store.snapshot.gaps.count if store.snapshot.gaps is not None else 0,
+            entries=store._snapshot.length,
+            evicted=store._snapshot.gaps.count if store._snapshot.gaps is not None else 0,
             bytes=allocated_bytes(path),
             created=(path / NAME).stat().st_mtime,
-            written=(path / store.manifest.generation_folder / "log").stat().st_mtime,
+            written=(path / store._manifest.generation_folder / "log").stat().st_mtime,
             writers=sum(chunk.writing for chunk in chunk_states(path)),
             usage=read_usage(path / "cost.json"),
             fingerprint=store.metadata.get("fingerprint"),
@@ -101,12 +101,12 @@ def duplicates(store: RecordStore) -> int:
     Raises:
         Damaged: a key cannot be read.
     """
-    snapshot = store.snapshot
+    snapshot = store._snapshot
     folded = np.empty(snapshot.length, np.uint64)
     for first in range(0, len(folded), _BLOCK):
         last = min(first + _BLOCK, len(folded))
         rows = snapshot.rows_at(np.arange(first, last, dtype=np.int64))
-        keys, bad = read_keys(store.gatherer, KEY, rows)
+        keys, bad = read_keys(store._gatherer, KEY, rows)
         if bad is not None:
             raise Damaged(f"{store.path} has damaged rows; `warmstore store verify` names them")
         # All ints have the same high half, and hashes are uniform: sums collide as rarely as 64-bit hashes.

@@ -50,7 +50,7 @@ def merge_caches(cache: OpenCache, other: OpenCache | str | os.PathLike[str], pr
         target = _target(cache, path, store.metadata.get("fingerprint"))
         if target.path.absolute() == store.path:
             raise ValueError(f"{path} cannot be merged into itself; name another cache")
-        check_same(target.session.expect(schema, settled=is_settled(store.metadata)), schema)
+        check_same(target._session.expect(schema, settled=is_settled(store.metadata)), schema)
         keyed.catch_up()
         merged = _copy(target, CacheReader(keyed, schema), progress)
     target.flush()
@@ -76,7 +76,7 @@ def _target(cache: OpenCache, path: Path, fingerprint: Fingerprint | None) -> Op
             "another module. Merge it into another cache, or call put_batch with its values"
         )
     if fingerprint is not None:
-        return cache.bind(fingerprint)
+        return cache._bind(fingerprint)
     if known is not None:
         raise StaleCache(
             f"{path} was filled by put_batch alone, so its outputs may be those of another module than the one that "
@@ -86,18 +86,18 @@ def _target(cache: OpenCache, path: Path, fingerprint: Fingerprint | None) -> Op
 
 
 def _copy(target: OpenCache, reader: CacheReader, progress: bool | None) -> MergeResult:
-    store, snapshot = reader.store, reader.store.snapshot
+    store, snapshot = reader.store, reader.store._snapshot
     rows = snapshot.length
     step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES * rows // max(store.nbytes, 1)))
     added = present = damaged = 0
     with progress_bar(rows, None, 0, target.id, progress) as advance:
         for first in range(0, rows, step):
             numbers = snapshot.rows_at(np.arange(first, min(first + step, rows), dtype=np.int64))
-            keys, bad = read_keys(store.gatherer, KEY, numbers)
+            keys, bad = read_keys(store._gatherer, KEY, numbers)
             damaged += 0 if bad is None else int(bad.sum())
             # If the other cache has several rows of a key, only the row that its own lookups return is copied.
             latest = np.flatnonzero(reader.keyed.find(keys) == numbers)
-            missing = latest[target.session.missing(keys.take(latest))]
+            missing = latest[target._session.missing(keys.take(latest))]
             present += len(latest) - len(missing)
             values, bad, _ = reader.values(keys.take(missing), numbers[missing])
             if bad is not None:
@@ -106,7 +106,7 @@ def _copy(target: OpenCache, reader: CacheReader, progress: bool | None) -> Merg
                 values = {path: select(value, ~bad) for path, value in values.items()}
             if len(missing):
                 leaves = tuple(Leaf(path, values[path]) for path in reader.schema.fields)
-                target.session.accept(keys.take(missing), leaves)
+                target._session.accept(keys.take(missing), leaves)
             added += len(missing)
             advance(len(numbers), None)
     return MergeResult(added, present, damaged)

@@ -27,7 +27,7 @@ def fill(
     with new_bar(loader, shown=progress, desc=cache.id, unit=" batches") as bar:
         for batch in bar:
             args, kwargs = _arguments(batch) if call is None else call(batch)
-            samples, missing = cached.count_missing(*args, **kwargs)
+            samples, missing = cached._count_missing(*args, **kwargs)
             if missing:
                 cached(*args, **kwargs)
             batches += 1
@@ -35,7 +35,7 @@ def fill(
             found += samples - missing
             bar.set_postfix(computed=computed, found=found, refresh=False)
     if batches:
-        cached.settle(*args, **kwargs)
+        cached._settle(*args, **kwargs)
     cache.flush()
     return FillResult(batches, computed, found)
 

@@ -107,7 +107,7 @@ class CachedModule(nn.Module):
             check_stateless(module)
         self._detector = detector_of(module, version, ignored)
         self._detector.identity(again=True)  # raises NoFingerprint
-        cache.detectors.add(self._detector)
+        cache._detectors.add(self._detector)
         self._bound: dict[Any, tuple[CacheSession, int]] = {}  # by module identity, settings and autocast
         self._last: tuple[CacheSession, Identity, torch.device, str, torch.device | None] | None = None
         self._roles: Roles = {}
@@ -261,7 +261,7 @@ class CachedModule(nn.Module):
         with torch.random.fork_rng(devices):
             return self._compute(args, kwargs)
 
-    def settle(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> None:
+    def _settle(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> None:
         """Run a batch that repeats one sample, which shows the dimension of samples in a cache filled one by one.
 
         Does nothing if the dimension is known already, or if the module cannot compute such a batch.
@@ -292,14 +292,14 @@ class CachedModule(nn.Module):
             self._warned.add(subject)
             _log.warning("%s", text)
 
-    def count_missing(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> tuple[int, int]:
+    def _count_missing(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> tuple[int, int]:
         """The number of samples that a call would return, and of those it would compute. Reads and computes nothing."""
         keys = as_keys(self._ids(cache_ids, args, kwargs))
-        session = self.session_of(*args, cache_ids=cache_ids, **kwargs)
+        session = self._session_of(*args, cache_ids=cache_ids, **kwargs)
         missing = np.arange(len(keys)) if session is None else session.missing(keys)
         return len(keys), len(keys.take(missing).distinct()[0])
 
-    def session_of(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> CacheSession | None:
+    def _session_of(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> CacheSession | None:
         """The session that a call would use; None if the batch does not show which arguments are per sample.
 
         Reads and computes nothing.
@@ -339,7 +339,7 @@ class CachedModule(nn.Module):
         found, unbound = self._bound.get(call, (None, 0))
         if found is None or found.version.unbound != unbound:
             settings = {name: self._settings.identity(name, value) for name, value in fixed.items()}
-            found = self.cache.bind(fingerprint_of(identity, settings, autocast)).session
+            found = self.cache._bind(fingerprint_of(identity, settings, autocast))._session
             found.version.roles = self._roles
             self._bound[call] = found, found.version.unbound
         return found
@@ -360,9 +360,9 @@ class CachedModule(nn.Module):
 
     def _recall_roles(self) -> None:
         """Read the roles of arguments from the metadata of a cache that this module filled."""
-        if self._recalled or not self.cache.session.is_fixed:
+        if self._recalled or not self.cache._session.is_fixed:
             return
-        version = self.cache.session.version
+        version = self.cache._session.version
         self._recalled = True
         stored = version.stored_roles
         if stored and (version.fingerprint or {}).get("module") == self._detector.identity().digest:
@@ -376,7 +376,7 @@ class CachedModule(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self.cache.detectors.add(self._detector)
+        self.cache._detectors.add(self._detector)
 
 
 def _is_one_tensor(args: tuple[Any, ...]) -> bool:

@@ -16,8 +16,8 @@ class OpenCache(Protocol):
 
     id: str
     read_only: bool
-    session: CacheSession
-    detectors: "WeakSet[ModuleChangeDetector]"
+    _session: CacheSession
+    _detectors: "WeakSet[ModuleChangeDetector]"
 
     @property
     def path(self) -> Path:
@@ -31,7 +31,7 @@ class OpenCache(Protocol):
     def fingerprint(self) -> Fingerprint | None:
         """The fingerprint of its outputs."""
 
-    def bind(self, fingerprint: Fingerprint, /) -> "OpenCache":
+    def _bind(self, fingerprint: Fingerprint, /) -> "OpenCache":
         """Its version for outputs of a fingerprint."""
 
     def flush(self) -> None:

@@ -56,8 +56,8 @@ def push(version: OpenVersion, remote: Remote, verify: bool, progress: bool | No
         log = _log_of(version, remote)
         parts = log.read(objects)
         for part in parts.parts:
-            check_joins(store.manifest, part, remote)
-        return push_part(store.path, objects, store.files, log, parts, verify=verify, progress=progress)
+            check_joins(store._manifest, part, remote)
+        return push_part(store.path, objects, store._files, log, parts, verify=verify, progress=progress)
 
 
 def pull(version: OpenVersion, remote: Remote, progress: bool | None) -> PullResult:
@@ -81,12 +81,12 @@ def _join(
     pulled = []
     for part in _log_of(version, remote).read(objects).parts:
         store = _store_for(version, part.manifest)
-        check_joins(store.manifest, part, remote)
+        check_joins(store._manifest, part, remote)
         if (fingerprint := part.manifest.metadata.get("fingerprint")) is not None and store.mode == "a":
             store.annotate("fingerprint", fingerprint)  # a part that `put_batch` alone has filled takes the others'
-        if part.manifest.id != store.manifest.id and part.chunks and not remote.sign:
+        if part.manifest.id != store._manifest.id and part.chunks and not remote.sign:
             store.annotate(UNSIGNED, True)
-        pulled.append(attach(store.path, part, objects, store.files, keep_remote=keep, room=room, progress=progress))
+        pulled.append(attach(store.path, part, objects, store._files, keep_remote=keep, room=room, progress=progress))
     version.see_others()
     return _sum(pulled)
 

@@ -51,7 +51,7 @@ def merge_parts(
             with contextlib.closing(IndexedStore(RecordStore.open(path, "a"), KEY)) as keyed:
                 keyed.catch_up()
                 samples = rebalance(keyed, None, progress).records
-                manifest = keyed.store.manifest
+                manifest = keyed.store._manifest
             if len(merged) > 1:
                 push_folder(path, remote, progress=progress)
                 replaced = frozenset(segment for part in merged for segment in part.segments)

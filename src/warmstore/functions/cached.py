@@ -82,7 +82,7 @@ def cached(
             return type(function)(decorate(function.__func__))
         _check(function)
         cache = FunctionCache(function, folder, version, ignore, max_size=max_size, allow_pickle=allow_pickle)
-        get = cache.get
+        get = cache._get
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:

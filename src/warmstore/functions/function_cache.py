@@ -122,7 +122,7 @@ class FunctionCache(Closeable):
 
     # Calls
 
-    def get(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _get(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call: the kept one, or a new one, which is kept."""
         arguments = self._parameters.bind(args, kwargs)
         if arguments is None:
@@ -210,7 +210,7 @@ class FunctionCache(Closeable):
         if results is None:
             results = self._results = ResultStore(self._folder, self.path.name, self.name, self._max_size, self._files)
             self.closed = False
-            self.register()
+            self._register()
         return results
 
     # The kept results
@@ -269,7 +269,7 @@ class FunctionCache(Closeable):
                 raise
             self._usage.save()
         self.closed = True
-        self.unregister()
+        self._unregister()
 
     def _record(self, results: ResultStore) -> None:
         """Append the use since the last record to the history beside the results."""
@@ -292,11 +292,11 @@ class FunctionCache(Closeable):
         results.evicted_files = results.evicted_bytes = 0
 
     @property
-    def has_pending(self) -> bool:
+    def _has_pending(self) -> bool:
         return self._results is not None and self._results.pending > 0
 
     @property
-    def flushes_at_sigterm(self) -> bool:
+    def _flushes_at_sigterm(self) -> bool:
         return True
 
     def _after_fork(self) -> None:

@@ -87,13 +87,13 @@ class ResultStore:
     def _open(self) -> IndexedStore:
         writing = WriteOptions.of(**self._writing)
         try:
-            store = LocalStore.open_folder(self.path, "a", writing=writing, files=self._files)
+            store = LocalStore._open_folder(self.path, "a", writing=writing, files=self._files)
             if self._quota is not None:
                 upgrade(self.path, self._files, wait=True)
         except ReadOnly:
             self._is_read_only = True
             self._warn("read-only", f"{self.path} cannot be written: new results of {self._function} are not kept")
-            store = LocalStore.open_folder(self.path, files=self._files)
+            store = LocalStore._open_folder(self.path, files=self._files)
         return self._adopt(store)
 
     @property
@@ -176,15 +176,15 @@ class ResultStore:
 
     def _see_others(self, keyed: IndexedStore) -> bool:
         """Read what other processes have committed. Returns whether there is anything."""
-        snapshot = keyed.store.snapshot
+        snapshot = keyed.store._snapshot
         has_new = keyed.see_others()
-        if keyed.store.snapshot is not snapshot:
+        if keyed.store._snapshot is not snapshot:
             self._forget()
         return has_new
 
     def _read(self, keyed: IndexedStore, keys: Keys) -> memoryview | LargeValue | None:
         rows = keyed.index.lookup(keys)
-        gatherer = keyed.store.gatherer  # one for all: another thread may continue in another generation
+        gatherer = keyed.store._gatherer  # one for all: another thread may continue in another generation
         if not 0 <= rows[0] < gatherer.snapshot.rows:
             return None
         value, stored = gatherer.read_rows([VALUE, KEY], rows)
@@ -264,7 +264,7 @@ class ResultStore:
                 keyed = self._open()
             self.flush()
             keyed.see_others()
-            with keyed.store.editing(), self._quota.reserve(0) if self._quota else contextlib.nullcontext():
+            with keyed.store._editing(), self._quota.reserve(0) if self._quota else contextlib.nullcontext():
                 keyed.clear()
             self._forget()
 
@@ -278,7 +278,7 @@ class ResultStore:
     @property
     def entries(self) -> int:
         """Committed results, including those of earlier code."""
-        return 0 if self._keyed is None else self._keyed.store.snapshot.length
+        return 0 if self._keyed is None else self._keyed.store._snapshot.length
 
     @property
     def nbytes(self) -> int:

@@ -172,7 +172,7 @@ class Loader(Closeable):
         self.padded = 0
         """Repeated rows at the end of the last batch."""
         self._skipped = SkippedSamples()
-        self.observer: Callable[[EpochTimes], None] | None = None  # called at the end of every epoch
+        self._observer: Callable[[EpochTimes], None] | None = None  # called at the end of every epoch
         if self._cursor.samples:
             check_first_samples(self._build)
         self.closed = False
@@ -264,18 +264,18 @@ class Loader(Closeable):
         self._stop("the loader was closed while this `for` was running")
         self._producer.close()
         self._source.release()
-        self.unregister()
+        self._unregister()
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is at the same position, without the iterations, threads and processes of this loader."""
-        return {key: value for key, value in vars(self).items() if key not in ("_iterations", "_receive", "observer")}
+        return {key: value for key, value in vars(self).items() if key not in ("_iterations", "_receive", "_observer")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._cursor = self._cursor.with_steps(self._cursor.steps)
         self._receive = None if self._transfer is None else self._transfer.receive
         self._iterations = weakref.WeakSet()
-        self.observer = None
+        self._observer = None
 
     def _after_fork(self) -> None:
         # The parent keeps threads and processes. In the child a running `for` starts new ones.
@@ -398,10 +398,10 @@ class Loader(Closeable):
                     cursor.end(empty_epoch)  # without any batch for this rank
                 cursor.hand_out(task.epoch, task.step, is_stream=endless and not ends)
                 epoch, place = (task.epoch + 1, 0) if task.step.is_last else (task.epoch, task.step.after)
-                if ends and self.observer is not None:
+                if ends and self._observer is not None:
                     is_steady = whole and self._ended_epochs > 0 and not endless
                     seconds, cpu = time.perf_counter() - start, time.thread_time() - worked
-                    self.observer(EpochTimes(seconds, outside, cpu, is_steady, self._producer.processes))
+                    self._observer(EpochTimes(seconds, outside, cpu, is_steady, self._producer.processes))
                 self._ended_epochs += ends
                 if not built.is_empty:
                     del built
@@ -438,7 +438,7 @@ class Loader(Closeable):
             place, samples = 0, self._cursor.samples
 
     def _batches(self, iteration: LoaderIteration, tasks: Iterator[Task]) -> Batches:
-        return self._producer.batches(self._build, tasks, iteration, self._iterations, self.register)
+        return self._producer.batches(self._build, tasks, iteration, self._iterations, self._register)
 
     def _stop(self, reason: str) -> None:
         for iteration in list(self._iterations):

@@ -68,7 +68,7 @@ def selection_of(source: Any, choose: Callable[[int], Int64]) -> Selection:
     if isinstance(outer, Selection):
         return outer.select(choose(len(outer.positions)))
     resolved = resolve(source)
-    of = resolved if hasattr(source, "as_source") else source
+    of = resolved if hasattr(source, "_as_source") else source
     return Selection(of, resolved, choose(len(resolved)))
 
 

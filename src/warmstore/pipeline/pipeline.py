@@ -93,14 +93,14 @@ class Pipeline(Closeable):
     _repr_html_ = html_method(_html)
 
     @property
-    def chain(self) -> Chain:
+    def _chain(self) -> Chain:
         """The source and the steps. The first access evaluates filters."""
         return self._filtered.chain
 
     @property
     def source(self) -> Any:
         """The source of raw values, without the samples that filters leave out."""
-        return self.chain.source
+        return self._chain.source
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -115,7 +115,7 @@ class Pipeline(Closeable):
     @property
     def identities(self) -> Identities:
         """Identities of the source and the steps, computed at the first access."""
-        return self.chain.identities
+        return self._chain.identities
 
     def step(
         self,
@@ -211,19 +211,19 @@ class Pipeline(Closeable):
         return unique
 
     def __len__(self) -> int:
-        return len(self.chain)
+        return len(self._chain)
 
     def __getitem__(self, index: int) -> Any:
         """Sample `index` as of epoch 0 with seed 0, uncached."""
         at = position(index, len(self))
         identities = self.identities
-        with native_threads(self.chain.settings.threads), identities.calling(), identities.states.making([at]):
+        with native_threads(self._chain.settings.threads), identities.calling(), identities.states.making([at]):
             return self.run(self.source[at], at)
 
     def run(self, value: Any, index: int, **options: Any) -> Any:
         """Run some steps on a value; see `Chain.run`. The error of a step that skips samples is raised."""
         try:
-            return self.chain.run(value, index, **options)
+            return self._chain.run(value, index, **options)
         except SampleSkipped as skipped:
             raise cause_of(skipped) from None
 
@@ -231,17 +231,17 @@ class Pipeline(Closeable):
         """Measure every step on this machine; see `warmstore.pipeline.profile.profiler.profile`."""
         from warmstore.pipeline.profile.profiler import profile
 
-        return profile(self.resolve(options.get("folder")), **options)
+        return profile(self._resolve(options.get("folder")), **options)
 
     def plan(self, *, profile: Profile | None = None, **options: Any) -> Plan:
         """Decide which samples to cache where; see `warmstore.pipeline.plan.planner.plan`."""
         from warmstore.pipeline.plan.planner import plan
 
-        return plan(self.resolve(options.get("folder")), profile, **options)
+        return plan(self._resolve(options.get("folder")), profile, **options)
 
-    def as_source(self) -> PipelineSource:
+    def _as_source(self) -> PipelineSource:
         """A source for a `Loader`, without caches."""
-        return uncached_source(self.resolve())
+        return uncached_source(self._resolve())
 
     def dataset(self, plan: Plan | None = None, *, seed: int = 0) -> PipelineDataset:
         """A map-style data set that reads and fills the tiers of a plan: for torch's DataLoader, samplers and trainers.
@@ -295,19 +295,19 @@ class Pipeline(Closeable):
             start_method=start_method, **options,
         )  # fmt: skip
         if plan is not None:
-            loader.observer = EpochObserver(source.readings, plan.add_epoch, plan.recorder.epoch)
+            loader._observer = EpochObserver(source.readings, plan.add_epoch, plan.recorder.epoch)
         return loader
 
     def _source(self, plan: Plan | None, seed: int) -> PipelineSource:
         checked_plan(plan)
         if plan is None:
-            return uncached_source(self.resolve(), seed)
-        source = source_of(self.resolve(plan.folder), plan, seed)
+            return uncached_source(self._resolve(), seed)
+        source = source_of(self._resolve(plan.folder), plan, seed)
         if (parts := plan.recorder.parts()) is not None:
             source.record_parts(parts)
         return source
 
-    def resolve(self, folder: str | os.PathLike[str] | None = None) -> Chain:
+    def _resolve(self, folder: str | os.PathLike[str] | None = None) -> Chain:
         """The chain of the samples that pass all filters as of now. Evaluates filters for new and changed samples.
 
         Args:
@@ -368,7 +368,7 @@ class Pipeline(Closeable):
         from warmstore.pipeline.sharing import push
 
         return push(
-            self.resolve(plan.folder), plan, Remote(url, remote_options, anonymous), verify=verify, progress=progress
+            self._resolve(plan.folder), plan, Remote(url, remote_options, anonymous), verify=verify, progress=progress
         )
 
     def pull(
@@ -391,7 +391,7 @@ class Pipeline(Closeable):
         from warmstore.pipeline.sharing import pull
 
         pulled, source = pull(
-            self.resolve(plan.folder), plan, Remote(url, remote_options, anonymous), progress=progress
+            self._resolve(plan.folder), plan, Remote(url, remote_options, anonymous), progress=progress
         )
         self._hold(source)
         return pulled
@@ -413,7 +413,7 @@ class Pipeline(Closeable):
         """Keep the memory tiers of a source until `close`."""
         self._held.append(source)
         self.closed = False
-        self.register()
+        self._register()
 
     def close(self) -> None:
         """Release the memory tiers that `fill` and `pull` have filled. Idempotent."""
@@ -422,7 +422,7 @@ class Pipeline(Closeable):
             held, self._held = self._held, []
             for source in held:
                 source.release()
-            self.unregister()
+            self._unregister()
 
     def _after_fork(self) -> None:
         self.closed, self._held = True, []

@@ -43,7 +43,7 @@ class PipelineDataset(Closeable):
         # The epoch, how many samples were read in it, and whether anybody sets epochs.
         self._shared = _shared_memory(3)
         self.closed = False
-        self.register()
+        self._register()
 
     def __len__(self) -> int:
         return len(self._source)
@@ -101,7 +101,7 @@ class PipelineDataset(Closeable):
         if not self.closed:
             self.closed = True
             self._source.release()
-            self.unregister()
+            self._unregister()
 
     def _after_fork(self) -> None:
         """Nothing to do: the source opens its stores again, and the tiers are the parent's."""

@@ -49,7 +49,7 @@ def loader_of(
     except BaseException:
         source.release()
         raise
-    loader.register()  # closed at exit, which removes the memory tier
+    loader._register()  # closed at exit, which removes the memory tier
     return loader
 
 

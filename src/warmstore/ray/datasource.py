@@ -61,7 +61,7 @@ class _Opener:
 
     def open(self) -> RecordStore:
         store = RecordStore.open(self.path, **self.options)
-        state = store.manifest.id, store.manifest.generation, store.snapshot.deletes
+        state = store._manifest.id, store._manifest.generation, store._snapshot.deletes
         if self.state not in (None, state):
             store.close()
             raise PositionError(
@@ -92,10 +92,10 @@ class StoreDatasource(Datasource):
             path = os.path.abspath(path)  # noqa: PTH100 - workers have another working directory
         opener = _Opener(path, {**options, "cache_size": cache_size})
         with opener.open() as opened:
-            state = opened.manifest.id, opened.manifest.generation, opened.snapshot.deletes
+            state = opened._manifest.id, opened._manifest.generation, opened._snapshot.deletes
             names = list(opened.fields if fields is None else fields)
-            sample = opened.to_arrow(range(min(_SAMPLED, opened.snapshot.length)), fields=names)
-            self._rows = opened.snapshot.length
+            sample = opened.to_arrow(range(min(_SAMPLED, opened._snapshot.length)), fields=names)
+            self._rows = opened._snapshot.length
         self._opener = replace(opener, state=state)
         self._names = names
         self._widths = {name: sample[name].nbytes / max(len(sample), 1) for name in names}

@@ -34,7 +34,7 @@ class KeyedStore(ABC):
     """
 
     def __init__(self, store: LocalStore, key: str) -> None:
-        store.hand_over()
+        store._hand_over()
         self.store = store
         self.key = key
 
@@ -49,7 +49,7 @@ class KeyedStore(ABC):
 
     def commit(self, rows: dict[str, EncodedRows]) -> None:
         """Commit rows whose values are compressed already."""
-        self.store.commit_rows(rows)
+        self.store._commit_rows(rows)
         self.catch_up()
 
     def close(self, *, seal: bool = True) -> None:
@@ -58,7 +58,7 @@ class KeyedStore(ABC):
 
     def abandon(self) -> None:
         """Release the files without writing: a forked child must not change its parent's files."""
-        self.store.session.generation.release()
+        self.store._session.generation.release()
         self.store.closed = True
 
 
@@ -82,12 +82,12 @@ class IndexedStore(KeyedStore):
         store = self.store
         return KeyIndex(
             store.path,
-            store.manifest.id,
-            store.manifest.generation,
+            store._manifest.id,
+            store._manifest.generation,
             functools.partial(_present_keys, store, self.key),  # not a method: cycles of references are freed late
-            store.files,
+            store._files,
             write=store.mode == "a",
-            room=store.session.writing.room,
+            room=store._session.writing.room,
             largest=self._largest,
         )
 
@@ -97,7 +97,7 @@ class IndexedStore(KeyedStore):
         A row without values says that its key was deleted.
         """
         found = self.find_last(keys)
-        gatherer = self.store.gatherer
+        gatherer = self.store._gatherer
         if gatherer.snapshot.absent:
             at = np.flatnonzero((found >= 0) & (found < gatherer.snapshot.rows))
             field = next((name for name in self.store.fields if name != self.key), None)
@@ -110,7 +110,7 @@ class IndexedStore(KeyedStore):
     def find_last(self, keys: Keys) -> Int64:
         """`find`, with the rows of deleted keys, too."""
         rows = self.index.lookup(keys)
-        gatherer = self.store.gatherer
+        gatherer = self.store._gatherer
         gaps = gatherer.snapshot.gaps
         exists = (rows >= 0) & (rows < gatherer.snapshot.rows)
         proposed = np.flatnonzero(exists if gaps is None else exists & ~gaps.holds(rows))
@@ -126,7 +126,7 @@ class IndexedStore(KeyedStore):
     def latest(self, rows: Int64) -> Bools:
         """Which of some committed rows are undamaged and the last ones of their keys: bool [n]."""
         leaves = [name for name in self.store.fields if name != self.key]
-        keys, *columns = map(without_absent, self.store.gatherer.read_rows([self.key, *leaves], rows))
+        keys, *columns = map(without_absent, self.store._gatherer.read_rows([self.key, *leaves], rows))
         return (self.find_last(keys_of(keys)) <= rows) & ~bad_rows(len(rows), keys, *columns)
 
     def live(self, first: int, last: int) -> Keys:
@@ -149,21 +149,21 @@ class IndexedStore(KeyedStore):
     def clear(self) -> None:
         """Remove all committed rows, for all processes. The store must be held for editing."""
         self.index.forget_all()
-        rewrite(self.store.session, self.store.fields, {}, progress=False, keep=_none)
+        rewrite(self.store._session, self.store.fields, {}, progress=False, keep=_none)
         self.see_others()
 
     def catch_up(self) -> None:
         with self._lock:
-            if self.index.generation != self.store.manifest.generation:
+            if self.index.generation != self.store._manifest.generation:
                 self.index = self._open_index()  # the store was rewritten, maybe by another process
             index = self.index
-        index.catch_up(self.store.snapshot.rows)
+        index.catch_up(self.store._snapshot.rows)
 
     def see_others(self) -> bool:
         """`refresh`; returns whether there were new rows, or rows that the index did not cover."""
-        covered, before = self.index.covered, self.store.snapshot.rows
+        covered, before = self.index.covered, self.store._snapshot.rows
         self.store.refresh()
-        rows = self.store.snapshot.rows
+        rows = self.store._snapshot.rows
         if covered > rows and self.store.mode == "a":
             self.catch_up()
             self.index.start_over(rows)  # a writer whose disk failed removed rows that the index has
@@ -172,16 +172,16 @@ class IndexedStore(KeyedStore):
 
     def extend(self, keys: Keys, rows: dict[str, EncodedRows]) -> None:
         """Add rows, which are pending until `flush`."""
-        self.store.extend_rows({self.key: encode(self.key, self.store.fields[self.key], keys.halves), **rows})
+        self.store._extend_rows({self.key: encode(self.key, self.store.fields[self.key], keys.halves), **rows})
 
     def flush(self) -> None:
         """Commit pending rows and add them to the index."""
         store = self.store
         store.flush()
         self.catch_up()
-        if store.session.writing.room is not None:
-            if self.index.is_crowded(store.snapshot.length):
-                self.index.start_over(store.snapshot.rows)
+        if store._session.writing.room is not None:
+            if self.index.is_crowded(store._snapshot.length):
+                self.index.start_over(store._snapshot.rows)
             store.refresh()  # the index may have grown, and chunks been evicted for it
 
     def close(self, *, seal: bool = True) -> None:
@@ -203,7 +203,7 @@ def read_keys(gatherer: Gatherer, field: str, rows: Int64) -> tuple[Keys, Bools 
 
 
 def _present_keys(store: LocalStore, field: str, first: int, last: int) -> tuple[Keys, Int64]:
-    gatherer = store.gatherer
+    gatherer = store._gatherer
     gaps, rows = gatherer.snapshot.gaps, np.arange(first, last, dtype=np.int64)
     if gaps is not None:
         rows = rows[~gaps.holds(rows)]

@@ -76,7 +76,7 @@ class LocalStore(StoreReader):
         return cls(folder, manifest, "a", writing, files)
 
     @classmethod
-    def open_folder(
+    def _open_folder(
         cls,
         path: str | os.PathLike[str],
         mode: Literal["r", "a"] = "r",
@@ -162,11 +162,11 @@ class LocalStore(StoreReader):
             ReadOnly: the store was opened with mode "r".
             WriteFailed: the automatic flush failed; the rows stay pending.
         """
-        self.extend_rows(block_of(self.fields, columns))
-        if self.session.pending.nbytes >= BATCH_BYTES:
+        self._extend_rows(block_of(self.fields, columns))
+        if self._session.pending.nbytes >= BATCH_BYTES:
             self.flush()
 
-    def extend_rows(self, block: dict[str, EncodedRows]) -> None:
+    def _extend_rows(self, block: dict[str, EncodedRows]) -> None:
         """Add an encoded batch, without flushing. Its arrays must not change afterwards."""
         self._check_writable()
         widest = largest_record(block)
@@ -174,20 +174,20 @@ class LocalStore(StoreReader):
             raise SchemaMismatch(
                 f"a record of {widest:,} bytes is too large: one holds at most {LARGEST_RECORD:,}. Split it"
             )
-        with self.session.lock:
-            self.session.pending.add(block)
+        with self._session.lock:
+            self._session.pending.add(block)
 
-    def commit_rows(self, block: dict[str, EncodedRows]) -> None:
+    def _commit_rows(self, block: dict[str, EncodedRows]) -> None:
         """Commit a batch that is encoded and compressed already, before the pending rows.
 
         Raises:
             WriteFailed: the disk refused the write; nothing is committed, and nothing becomes pending.
         """
         self._check_writable()
-        self.session.commit_rows(block)
+        self._session.commit_rows(block)
 
     @property
-    def flushes_at_sigterm(self) -> bool:
+    def _flushes_at_sigterm(self) -> bool:
         return self.mode == "a"
 
     def flush(self) -> None:
@@ -197,7 +197,7 @@ class LocalStore(StoreReader):
             WriteFailed: the disk refused the write. Rows not committed stay pending, and the next flush retries.
         """
         self._check_writable()
-        self.session.flush()
+        self._session.flush()
 
     def seal(self) -> None:
         """Commit all pending rows and write the footer of this writer's chunk, so that any Arrow reader can open it.
@@ -208,7 +208,7 @@ class LocalStore(StoreReader):
             WriteFailed: the disk refused the write; the rows stay pending.
         """
         self._check_writable()
-        self.session.settle()
+        self._session.settle()
 
     # Editing
 
@@ -225,7 +225,7 @@ class LocalStore(StoreReader):
         if is_integer(index):
             index, values = [index], {name: [value] for name, value in values.items()}
         self._check_writable()
-        self.session.update(index, values)
+        self._session.update(index, values)
 
     def delete(self, index: Any) -> None:
         """Delete records; the last records move into their positions. This commits at once, with all pending rows.
@@ -241,7 +241,7 @@ class LocalStore(StoreReader):
         if is_integer(index):
             index = [index]
         self._check_writable()
-        self.session.delete(index)
+        self._session.delete(index)
 
     def rebalance(self, *, progress: bool | None = None) -> Utilisation:
         """Copy the live records into new, dense chunks and remove the old ones. Others may read and append meanwhile.
@@ -255,8 +255,8 @@ class LocalStore(StoreReader):
         Raises:
             Damaged: a record does not match its checksum; the store is unchanged.
         """
-        with self.editing():  # no other process changes the fields from here on
-            return rewrite(self.session, self.fields, {}, progress=progress)
+        with self._editing():  # no other process changes the fields from here on
+            return rewrite(self._session, self.fields, {}, progress=progress)
 
     def verify(self, *, repair: bool = False, progress: bool | None = None) -> Report:
         """Read every committed byte from the disk and compare it with its hash.
@@ -268,8 +268,8 @@ class LocalStore(StoreReader):
         Returns:
             The damage found, by file, field and position.
         """
-        with self.editing() if repair else contextlib.nullcontext():
-            return check(self.session, repair=repair, progress=progress)
+        with self._editing() if repair else contextlib.nullcontext():
+            return check(self._session, repair=repair, progress=progress)
 
     def add_field(self, name: str, field: Field, values: Any = None, *, progress: bool | None = None) -> Utilisation:
         """Add a field to every record. The store is rewritten, as by `rebalance`.
@@ -282,12 +282,12 @@ class LocalStore(StoreReader):
             SchemaMismatch: the field exists, or values do not fit; the store is unchanged.
         """
         self._check_writable()
-        return add_field(self.session, name, field, values, self.gather, progress)
+        return add_field(self._session, name, field, values, self.gather, progress)
 
     def drop_field(self, name: str, *, progress: bool | None = None) -> Utilisation:
         """Delete a field and its values. The store is rewritten, as by `rebalance`."""
         self._check_writable()
-        return drop_field(self.session, name, progress)
+        return drop_field(self._session, name, progress)
 
     def map_field(
         self,
@@ -304,7 +304,7 @@ class LocalStore(StoreReader):
             field: the field's new type; unchanged if None.
         """
         self._check_writable()
-        return map_field(self.session, name, function, field, self.gather, progress)
+        return map_field(self._session, name, function, field, self.gather, progress)
 
     def filter(
         self,
@@ -334,20 +334,20 @@ class LocalStore(StoreReader):
         if self.mode == "a":
             self.flush()  # stored rows are copied
         kept_fields = {name: self.fields[name] for name in names}
-        files = Files() if self.files.is_remote else self.files
+        files = Files() if self._files.is_remote else self._files
         with (
             drafted(path, files) as draft,
             type(self).create(draft, kept_fields, metadata=self.metadata, files=files) as target,
         ):
-            copy_kept(self.session, target.session, keep, self.gather, self.nbytes, progress)
-        return self.open_folder(path, "a", files=files)
+            copy_kept(self._session, target._session, keep, self.gather, self.nbytes, progress)
+        return self._open_folder(path, "a", files=files)
 
-    def editing(self) -> contextlib.AbstractContextManager[None]:
+    def _editing(self) -> contextlib.AbstractContextManager[None]:
         """Hold the edit lock, with nothing pending and the log read to its end. Refreshes afterwards."""
         self._check_writable()
-        return self.session.editing()
+        return self._session.editing()
 
     def annotate(self, name: str, value: Any) -> Any:
         """Set an entry of the store's metadata unless it is set already. Returns its value."""
         self._check_writable()
-        return self.session.annotate(name, value)
+        return self._session.annotate(name, value)

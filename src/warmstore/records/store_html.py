@@ -30,7 +30,7 @@ def store_html(store: StoreReader, fields: Collection[str] | None = None, title:
     names = list(store.fields) if fields is None else list(fields)
     listed = names[:_LISTED]
     state = "closed" if store.closed else f"{len(store):,} records, {format_size(store.nbytes)}"
-    pending = 0 if store.closed else store.session.pending.count
+    pending = 0 if store.closed else store._session.pending.count
     parts = [table(("field", "type", "codec"), [_field_row(name, store.fields[name]) for name in listed])]
     if len(names) > len(listed):
         parts.append(note(f"and {len(names) - len(listed):,} more fields"))
@@ -76,7 +76,7 @@ def _column(store: StoreReader, name: str, count: int, cells: "_Cells") -> list[
 
 def _stored_bytes(store: StoreReader, name: str, count: int) -> list[int]:
     """Bytes of the values of the first records, without reading them. Pending ones count as 0: they are in memory."""
-    gatherer = store.gatherer
+    gatherer = store._gatherer
     snapshot = gatherer.snapshot
     committed = min(count, snapshot.length)
     rows = snapshot.rows_at(np.arange(committed, dtype=np.int64))

@@ -44,31 +44,31 @@ class StoreReader(Closeable):
     ) -> None:
         self.path = path.absolute()
         self.mode = mode
-        self.files = files
-        self.session = StoreSession(self.path, manifest, writing, files, write=mode == "a", salvage=salvage)
+        self._files = files
+        self._session = StoreSession(self.path, manifest, writing, files, write=mode == "a", salvage=salvage)
         self.closed = False
         if mode == "a":
-            self.register()
+            self._register()
 
     @property
-    def manifest(self) -> Manifest:
+    def _manifest(self) -> Manifest:
         """The contents of store.json, of this process's generation."""
-        return self.session.generation.manifest
+        return self._session.generation.manifest
 
     @property
     def fields(self) -> Fields:
         """The typed fields of every record, by name."""
-        return self.manifest.fields
+        return self._manifest.fields
 
     @property
     def metadata(self) -> dict[str, Any]:
         """The metadata that was passed to `create`, with the entries of `annotate`."""
-        return self.manifest.metadata
+        return self._manifest.metadata
 
     @property
-    def snapshot(self) -> Snapshot:
+    def _snapshot(self) -> Snapshot:
         """The committed rows that this process has read from the log."""
-        return self.session.snapshot
+        return self._session.snapshot
 
     @property
     def nbytes(self) -> int:
@@ -76,16 +76,16 @@ class StoreReader(Closeable):
         return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
 
     @property
-    def has_pending(self) -> bool:
-        return not self.closed and self.session.pending.nbytes > 0
+    def _has_pending(self) -> bool:
+        return not self.closed and self._session.pending.nbytes > 0
 
     def __identity__(self) -> Any:
         from warmstore.identity.kinds import Versioned  # whoever asks has imported it
 
-        return Versioned(self.manifest.id, (self.manifest.generation, self.snapshot.edits))
+        return Versioned(self._manifest.id, (self._manifest.generation, self._snapshot.edits))
 
     def __len__(self) -> int:
-        return len(self.session)
+        return len(self._session)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}: {field}" for name, field in self.fields.items())
@@ -98,8 +98,8 @@ class StoreReader(Closeable):
     def refresh(self) -> None:
         """Read the log entries that other processes have appended. A flush does this too."""
         self._check_open()
-        self.files.refresh()
-        self.session.refresh()
+        self._files.refresh()
+        self._session.refresh()
 
     def gather(
         self,
@@ -130,7 +130,7 @@ class StoreReader(Closeable):
         """
         if self.closed:
             self._check_open()
-        session = self.session
+        session = self._session
         generation = session.generation
         known = generation.manifest.fields
         names = known if fields is None else fields
@@ -155,15 +155,15 @@ class StoreReader(Closeable):
         return read(generation, names, positions)
 
     @property
-    def gatherer(self) -> Gatherer:
+    def _gatherer(self) -> Gatherer:
         """Reads the rows that are committed now. Later commits do not change its row numbers."""
-        return self.session.generation.gatherer
+        return self._session.generation.gatherer
 
     def present(self, field: str, index: Any = slice(None)) -> Bools:
         """Which of the committed records have a value for a field: bool [n]."""
         self._check_open()
         check_known(self.path, [field], self.fields)
-        gatherer = self.gatherer
+        gatherer = self._gatherer
         snapshot = gatherer.snapshot
         (gathered,) = gatherer.read_rows([field], snapshot.rows_at(as_positions(index, snapshot.length)))
         count = len(gathered.data if gathered.data is not None else gathered.spans or ())
@@ -180,7 +180,7 @@ class StoreReader(Closeable):
                 of a share. None cuts at all ends of chunks.
         """
         self._check_open()
-        return chunk_ranges(self.snapshot, parts)
+        return chunk_ranges(self._snapshot, parts)
 
     def to_arrow(
         self,
@@ -209,8 +209,8 @@ class StoreReader(Closeable):
             Damaged: a batch is missing or damaged, or, after edits, a value lies out of bounds.
         """
         self._check_open()
-        with self.session.lock:
-            generation = self.session.generation
+        with self._session.lock:
+            generation = self._session.generation
             known = generation.manifest.fields
             names = known if fields is None else fields
             check_known(self.path, names, known)
@@ -236,21 +236,21 @@ class StoreReader(Closeable):
         """
         if self.closed:
             return
-        with self.session.lock:
+        with self._session.lock:
             if self.mode == "a":
-                self.session.settle(seal=seal)
+                self._session.settle(seal=seal)
             with uninterrupted():
-                self.session.generation.release()
+                self._session.generation.release()
                 self.closed = True
-                self.unregister()
-                self.files.release()
+                self._unregister()
+                self._files.release()
 
     def _after_fork(self) -> None:
         # Runs in a forked child: the parent's pending rows, chunk and locks stay with the parent.
-        old = self.session
+        old = self._session
         old.generation.release()
         try:
-            self.session = StoreSession(self.path, self.manifest, old.writing, self.files, write=self.mode == "a")
+            self._session = StoreSession(self.path, self._manifest, old.writing, self._files, write=self.mode == "a")
         except OSError as error:
             self.closed = True
             _log.warning("%s could not be opened again after a fork: %s", self.path, error)

@@ -31,7 +31,7 @@ class Requests(Closeable):
     def __init__(self, url: str, *, at_exit: bool) -> None:
         self._url = url
         if not at_exit:
-            self.hand_over()
+            self._hand_over()
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._ended = False
@@ -84,7 +84,7 @@ class Requests(Closeable):
         if ended or loop is None or thread is None:
             return
         self.closed = True
-        self.unregister()
+        self._unregister()
         asyncio.run_coroutine_threadsafe(_end(loop), loop)
         thread.join()
 
@@ -108,7 +108,7 @@ class Requests(Closeable):
             self._thread = threading.Thread(target=_serve, args=(self._loop,), name="warmstore-remote", daemon=True)
             self._thread.start()
             self.closed = False
-            self.register()
+            self._register()
         return self._loop
 
 

@@ -85,12 +85,12 @@ class RecordStore(LocalStore):
         if at is not None:
             raise ValueError(f"at={at} needs the URL of a store; {path!r} is a folder")
         writing = WriteOptions.of(chunk_size, writer_threads, room)
-        return cls.open_folder(path, mode, writing=writing, salvage=salvage, files=files)
+        return cls._open_folder(path, mode, writing=writing, salvage=salvage, files=files)
 
     @classmethod
     def _open_copy(cls, folder: Path, files: Files) -> Self:
         try:
-            return cls.open_folder(folder, files=files)
+            return cls._open_folder(folder, files=files)
         except BaseException:
             files.release()
             raise
@@ -124,7 +124,7 @@ class RecordStore(LocalStore):
         """
         self._settle()
         with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
-            return push(self.path, objects, self.files, verify=verify, progress=progress)
+            return push(self.path, objects, self._files, verify=verify, progress=progress)
 
     def pull(
         self,
@@ -143,8 +143,8 @@ class RecordStore(LocalStore):
         """
         self._settle()
         with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
-            pulled = pull(self.path, objects, self.files, progress=progress)
-        self.session.refresh()
+            pulled = pull(self.path, objects, self._files, progress=progress)
+        self._session.refresh()
         return pulled
 
     def sync(
@@ -158,8 +158,8 @@ class RecordStore(LocalStore):
         """`pull` and then `push`: the side that is behind receives the rows that it lacks."""
         self._settle()
         with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
-            results = sync(self.path, objects, self.files, progress=progress)
-        self.session.refresh()
+            results = sync(self.path, objects, self._files, progress=progress)
+        self._session.refresh()
         return results
 
     @classmethod
@@ -187,13 +187,13 @@ class RecordStore(LocalStore):
     def _settle(self) -> None:
         """Commit pending rows and seal this process's chunk."""
         self._check_open()
-        if self.files.is_remote:
+        if self._files.is_remote:
             raise ReadOnly(f"{self.path} is a copy of a remote; clone it to push or pull")
         if self.mode == "a":
             self._check_writable()
-            self.session.settle()
+            self._session.settle()
 
     def __reduce__(self) -> Any:
-        if self.files.is_remote:
-            return type(self)._open_copy, (self.path, self.files)
+        if self._files.is_remote:
+            return type(self)._open_copy, (self.path, self._files)
         return type(self).open, (str(self.path), "r")

@@ -96,8 +96,8 @@ class PartWriter:
 
     def extend_rows(self, block: dict[str, EncodedRows]) -> None:
         """Add an encoded batch. Its arrays must not change afterwards."""
-        self._store.extend_rows(block)
-        if self._store.session.pending.nbytes >= BATCH_BYTES:
+        self._store._extend_rows(block)
+        if self._store._session.pending.nbytes >= BATCH_BYTES:
             self._store.flush()
 
     def finish(self) -> StagedPart:
@@ -121,8 +121,8 @@ class PartWriter:
     def discard(self) -> None:
         """Remove the part."""
         with contextlib.suppress(OSError):
-            self._store.session.generation.release()
-            self._store.unregister()
+            self._store._session.generation.release()
+            self._store._unregister()
             self._files.remove_folder(self._folder)
 
     def __enter__(self) -> Self:

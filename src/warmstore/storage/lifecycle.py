@@ -37,25 +37,22 @@ class Closeable(ABC):
     _handed_over = False
 
     @property
-    def has_pending(self) -> bool:
+    def _has_pending(self) -> bool:
         """Whether data is lost if `close` fails now. If not, the failure does not change the status of the process."""
         return True
 
     @property
-    def flushes_at_sigterm(self) -> bool:
-        """Whether `flush` writes what is pending, and any thread may call it."""
+    def _flushes_at_sigterm(self) -> bool:
+        """Whether there is a method `flush` that writes what is pending, and any thread may call it."""
         return False
 
-    def flush(self) -> None:  # noqa: B027  most have nothing to write
-        """Write what is pending, and go on."""
-
-    def register(self) -> None:
+    def _register(self) -> None:
         """Call `close` at the exit of this process or multiprocessing child, and `flush` at a SIGTERM, unless this
         object was handed over."""
         if self._handed_over:
             return
         _owners[self] = None
-        if self.flushes_at_sigterm:
+        if self._flushes_at_sigterm:
             _handle_sigterm()
         if not _owners.registered:
             _owners.registered = True
@@ -64,20 +61,20 @@ class Closeable(ABC):
             util.register_after_fork(_owners, _close_at_exit)
             _close_at_exit()
 
-    def unregister(self) -> None:
-        """Undo `register`: there is nothing left to close."""
+    def _unregister(self) -> None:
+        """Undo `_register`: there is nothing left to close."""
         _owners.pop(self, None)
 
-    def hand_over(self) -> None:
-        """Leave `close` to the object that uses this one, which calls `close` in every case, or `reclaim`. Neither the
+    def _hand_over(self) -> None:
+        """Leave `close` to the object that uses this one, which calls `close` in every case, or `_reclaim`. Neither the
         exit nor the garbage collector calls `close` then: the collector has no order for objects in a cycle."""
         self._handed_over = True
-        self.unregister()
+        self._unregister()
 
-    def reclaim(self) -> None:
-        """Undo `hand_over`: no other object works with this one, and it is closed when it is no longer referenced."""
+    def _reclaim(self) -> None:
+        """Undo `_hand_over`: no other object works with this one, and it is closed when it is no longer referenced."""
         self._handed_over = False
-        self.register()
+        self._register()
 
     @abstractmethod
     def close(self) -> None:
@@ -149,7 +146,7 @@ def _close_all() -> None:
     # that store, which is in the list until then.
     for owner in list(_owners):
         if owner in _owners:
-            has_pending = owner.has_pending
+            has_pending = owner._has_pending
             error = _close_quietly(owner)
             if error is not None and has_pending:
                 _fail(owner, error)
@@ -178,9 +175,9 @@ def _flush_and_end(number: int, frame: object) -> None:
 
 def _flush_all() -> None:
     for owner in list(_owners):
-        if owner.flushes_at_sigterm and owner.has_pending:
+        if owner._flushes_at_sigterm and owner._has_pending:
             try:
-                owner.flush()
+                cast(Any, owner).flush()
             except Exception:
                 _log.exception("%r could not be flushed%s", owner, _LOST)
     if signal.getsignal(signal.SIGTERM) is _flush_and_end:
@@ -191,7 +188,7 @@ def _flush_all() -> None:
 
 def _close_quietly(owner: Closeable) -> Exception | None:
     """Close an owner, log an error and return it."""
-    has_pending = owner.has_pending
+    has_pending = owner._has_pending
     try:
         owner.close()
     except Exception as error:

@@ -33,7 +33,7 @@ def test_npy_of_any_dtype(tmp_path: Path, dtype: str, shape: tuple[int, ...]) ->
     with ws.convert(tmp_path / "x.npy", tmp_path / "store") as store:
         holds(store, {"data": array})
         assert store.fields["data"] == ws.Array(dtype, shape[1:])
-        assert store.snapshot.batches > 1
+        assert store._snapshot.batches > 1
     assert np.load(ws.export(tmp_path / "store", tmp_path / "back.npy")).tobytes() == array.tobytes()
 
 

@@ -118,11 +118,11 @@ def test_an_error_of_the_iterable_keeps_what_came_before(tmp_path: Path) -> None
         ws.convert(broken(), tmp_path / "store")
     assert not (tmp_path / "store").exists()
     with ws.RecordStore.open(draft_of(tmp_path / "store")) as store:
-        begun, identity = len(store), store.manifest.id
+        begun, identity = len(store), store._manifest.id
         assert 0 < begun <= 100
     with ws.convert(({"x": n, "t": f"{n}"} for n in range(150)), tmp_path / "store") as store:
         holds(store, {"x": np.arange(150), "t": [f"{n}" for n in range(150)]})
-        assert store.manifest.id == identity
+        assert store._manifest.id == identity
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 

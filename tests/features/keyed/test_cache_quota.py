@@ -178,11 +178,11 @@ def test_readers_of_evicted_chunks_read_on(tmp_path: Path) -> None:
 def test_the_bound_is_that_of_all_versions_and_the_oldest_goes_first(tmp_path: Path) -> None:
     def fill(weights: str, ids: range) -> None:
         with ws.FeatureCache(tmp_path, "c", max_size=BOUND, versions="new", flush_every=200) as cache:
-            cache.bind({"weights": weights}).put_batch(list(ids), values(ids))
+            cache._bind({"weights": weights}).put_batch(list(ids), values(ids))
 
     def missing(weights: str, ids: range) -> int:
         with ws.FeatureCache(tmp_path, "c", versions="new", read_only=True) as cache:
-            return right(cache.bind({"weights": weights}), list(ids))
+            return right(cache._bind({"weights": weights}), list(ids))
 
     fill("old", range(1000))
     fill("new", range(500))

@@ -280,12 +280,12 @@ class TestThreadsAndProcesses:
     def test_a_row_written_while_it_is_read_is_not_believed(self, tmp_path, monkeypatch):
         with filled(tmp_path, hot_size=ROW) as cache:
             look(cache, [1])
-            table, gather, displaced = cache.session.version.hot._table, InMemory.gather, []
+            table, gather, displaced = cache._session.version.hot._table, InMemory.gather, []
 
             def interrupted(column, at):
                 monkeypatch.setattr(InMemory, "gather", gather)
                 while table._rows[0] == 1:
-                    cache.session.version.hot.read(cache.session.version.reader, *where(cache, [2]))
+                    cache._session.version.hot.read(cache._session.version.reader, *where(cache, [2]))
                 displaced.append(int(table._rows[0]))
                 return gather(column, at)
 
@@ -321,12 +321,12 @@ class TestThreadsAndProcesses:
         cache = filled(tmp_path, hot_size="all", read_only=True)
         look(cache, range(400))
         cache.close()
-        assert cache.session.version.hot.nbytes == 0
+        assert cache._session.version.hot.nbytes == 0
 
 
 def where(cache, ids):
     keys = ws.records.index.sample_keys.as_keys(ids)
-    return keys, cache.session.version.reader.keyed.index.lookup(keys)
+    return keys, cache._session.version.reader.keyed.index.lookup(keys)
 
 
 def test_objects_count_their_bytes():

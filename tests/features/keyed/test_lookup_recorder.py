@@ -87,7 +87,7 @@ def test_short_epochs_share_records(cached, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_long_epoch_is_recorded_before_its_end(cached) -> None:
     module = cached(flush_every=1, async_write=False)
     module(torch.ones(1, 2), cache_ids=[0])
-    module.cache.session.version.recorder._pace.due -= 100
+    module.cache._session.version.recorder._pace.due -= 100
     module(torch.ones(1, 2), cache_ids=[1])
     assert [record["misses"] for record in records(module.cache.path)] == [2]
     module.cache.close()
@@ -145,10 +145,10 @@ def test_the_history_of_a_small_cache_is_small(tmp_path: Path) -> None:
     with ws.FeatureCache(tmp_path, "id", max_size="4MB", async_write=False) as cache:
         cache.put_batch([0], torch.ones(1, 2))
         cache.flush()
-        recorder = cache.session.version.recorder
+        recorder = cache._session.version.recorder
         for _ in range(500):
-            recorder.looked_up(cache.session.version, 1, 0, 8, 0.0)
-            recorder.record(cache.session.version)
+            recorder.looked_up(cache._session.version, 1, 0, 8, 0.0)
+            recorder.record(cache._session.version)
         assert (cache.path / NAME).stat().st_size <= 4_000_000 // 64
 
 

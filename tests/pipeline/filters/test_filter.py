@@ -269,4 +269,4 @@ def test_edits_are_seen_by_the_next_loader(program: Callable[..., ModuleType]) -
     source[:10] = [100] * 10
     assert len(pipe.dataset()) == len(pipe) == 10
     source += [1, 2, 3]
-    assert len(pipe.as_source()) == 13
+    assert len(pipe._as_source()) == 13

@@ -318,9 +318,9 @@ def test_failures_are_tried_again_with_the_next_change(tmp_path: Path, paths: li
         assert len(pipe) == 28
     calls[0] = before
     (tmp_path / "healed").touch()
-    assert len(pipe.as_source()) == 28  # the samples of a pipeline are as they were while nothing has changed
+    assert len(pipe._as_source()) == 28  # the samples of a pipeline are as they were while nothing has changed
     source += paths[COUNT:]
-    assert len(pipe.as_source()) == 40
+    assert len(pipe._as_source()) == 40
     made, calls[0] = calls[0] - before, before
     assert made == 10 + 2
 
@@ -335,7 +335,7 @@ def test_a_file_that_changes_during_the_pass(paths: list[Path]) -> None:
     paths[5].write_bytes(first)
     os.utime(paths[5], ns=(status.st_atime_ns, status.st_mtime_ns))
     source += paths[COUNT:]
-    found = pipe.as_source()
+    found = pipe._as_source()
     calls[0] = before
     assert len(found) == 40
 

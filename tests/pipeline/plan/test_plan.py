@@ -21,7 +21,7 @@ def pipeline(samples: int, steps: int, **caches: str) -> Pipeline:
 
 def planned(samples: int = 10_000, **told: object) -> ws.Plan:
     found = profile([0, 0.001, 0.003], [100, 1000, 4000], counts=(samples,))
-    return plan(pipeline(samples, 2).chain, found, **{"memory": "17MB", "disk": "9MB", "folder": ".", **told})
+    return plan(pipeline(samples, 2)._chain, found, **{"memory": "17MB", "disk": "9MB", "folder": ".", **told})
 
 
 def test_buckets_have_their_own_counts() -> None:
@@ -29,7 +29,7 @@ def test_buckets_have_their_own_counts() -> None:
     found = profile([0, (0.001, 0.01)], [(1, 2), (1000, 1000)], counts=(500, 500))
     found = replace(found, edges=(4,))
     pipe = Pipeline(source).step(kept)
-    made = plan(pipe.chain, found, memory=budget_for(300_000))
+    made = plan(pipe._chain, found, memory=budget_for(300_000))
     places = assigned(made, pipe)
     # What costs ten times as much for the same bytes goes first.
     assert made.counts[0][0] == (places[::2] >= 0).sum() == 0

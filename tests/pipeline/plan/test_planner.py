@@ -23,7 +23,7 @@ def of_step(made: ws.Plan) -> dict[Placement, int]:
 
 def test_everything_that_fits_is_kept_as_far_as_it_goes() -> None:
     found = profile([0, 0.001, 0.003], [100, 1000, 4000])
-    made = plan(pipeline(1000, 2).chain, found, memory=budget_for(4_000_000))
+    made = plan(pipeline(1000, 2)._chain, found, memory=budget_for(4_000_000))
     assert of_step(made) == {Placement(2, "memory", "raw"): 1000}
     assert made.epoch_seconds < 0.03 * made.uncached_seconds
     assert made.memory_used <= 4_000_000
@@ -32,53 +32,53 @@ def test_everything_that_fits_is_kept_as_far_as_it_goes() -> None:
 def test_all_samples_are_kept_where_they_fit_also_if_another_resource_bounds_the_epoch() -> None:
     """Then the source can be unmounted."""
     found = profile([0, 0.01], [100, 4000], counts=(130,), workers=[1, 2, 4], delivery=0.004)
-    made = plan(pipeline(130, 1).chain, found, memory="100MB", workers=4)
+    made = plan(pipeline(130, 1)._chain, found, memory="100MB", workers=4)
     assert made.bound == "training steps or delivery"
     assert of_step(made) == {Placement(1, "memory", "raw"): 130}
 
 
 def test_a_forced_tier_without_bytes_is_named(tmp_path: Path) -> None:
     found = profile([0, 0.001, 0.003], [100, 1000, 4000])
-    made = plan(pipeline(1000, 2, step1="disk").chain, found, memory="10MB")
+    made = plan(pipeline(1000, 2, step1="disk")._chain, found, memory="10MB")
     assert made.notes == (
         "Step 'step1' has cache='disk', but none of its samples are cached: the plan has no disk budget; "
         "pass disk= and folder=.",
     )
-    full = plan(pipeline(1000, 2, step1="disk").chain, found, disk=budget_for(500), folder=tmp_path)
+    full = plan(pipeline(1000, 2, step1="disk")._chain, found, disk=budget_for(500), folder=tmp_path)
     assert "cache='disk', but none of its samples are cached: no sample fits into the disk budget" in full.notes[0]
     random = pipeline(1000, 1).step(kept, name="step2", random=True, cache="memory")
-    made = plan(random.chain, found, memory="10MB")
+    made = plan(random._chain, found, memory="10MB")
     assert "'step2' has cache='memory', but none of its samples are cached: random" in made.notes[0]
-    kept_there = plan(pipeline(1000, 2, step1="memory").chain, found, memory="10MB")
+    kept_there = plan(pipeline(1000, 2, step1="memory")._chain, found, memory="10MB")
     assert kept_there.notes == ()
 
 
 def test_a_tier_in_which_nothing_is_kept_says_why(tmp_path: Path) -> None:
     found = profile([0, 0.001], [100_000, 400_000], workers=[1, 2])
     pipe = pipeline(1000, 1)
-    workers = plan(pipe.chain, found, memory="36.2MB", workers=2).notes
+    workers = plan(pipe._chain, found, memory="36.2MB", workers=2).notes
     assert workers == (
         "Nothing is cached in memory: 36.0 MB of 36.2 MB are for workers and their batches, and the smallest sample "
         "takes 400 kB.",
     )
-    small = plan(pipe.chain, found, disk="100kB", folder=tmp_path).notes
+    small = plan(pipe._chain, found, disk="100kB", folder=tmp_path).notes
     assert small[0].startswith("Nothing is cached on disk: 73.0 kB of 100 kB are for the store itself")
-    trained = plan(pipe.chain, found, memory="400MB", step_seconds=0.1, workers=2)
+    trained = plan(pipe._chain, found, memory="400MB", step_seconds=0.1, workers=2)
     assert trained.notes == (
         "Nothing is cached in memory: it would not shorten the epochs, "
         "which are bounded by training steps or delivery.",
     )
     assert "no: see the notes" in str(trained)
-    slow = plan(pipe.chain, profile([0, 0.001], [100, 4000], read=0.01), memory="10MB")
+    slow = plan(pipe._chain, profile([0, 0.001], [100, 4000], read=0.01), memory="10MB")
     assert slow.notes == ("Nothing is cached in memory: the table has the reasons, step by step.",)
-    both = plan(pipe.chain, found, memory="600MB", disk="600MB", folder=tmp_path)
+    both = plan(pipe._chain, found, memory="600MB", disk="600MB", folder=tmp_path)
     assert not both.notes  # one tier holds them all
 
 
 def test_little_room_mixes_steps_and_tiers(tmp_path: Path) -> None:
     found = profile([0, 0.002, 0.002], [100, 1000, 4000])
     made = plan(
-        pipeline(1000, 2).chain, found, memory=budget_for(1_000_000), disk=budget_for(1_000_000), folder=tmp_path
+        pipeline(1000, 2)._chain, found, memory=budget_for(1_000_000), disk=budget_for(1_000_000), folder=tmp_path
     )
     assert {place.step for place in made.placements} == {1, 2}
     assert {place.tier for place in made.placements} == {"memory", "disk"}
@@ -98,7 +98,7 @@ def measured_twice(found: Profile, seconds: Sequence[Sequence[float]], read: Seq
 
 def test_a_mixed_plan_must_be_faster_by_both_measurements(tmp_path: Path) -> None:
     told = {"memory": budget_for(1_000_000), "disk": budget_for(1_000_000), "folder": tmp_path}
-    chain, found = pipeline(1000, 2).chain, profile([0, 0.002, 0.002], [100, 1000, 4000])
+    chain, found = pipeline(1000, 2)._chain, profile([0, 0.002, 0.002], [100, 1000, 4000])
     agreed = measured_twice(found, [(0, 0.0021, 0.0019), (0, 0.0019, 0.0021)])
     assert {place.step for place in plan(chain, agreed, **told).placements} == {1, 2}
     doubtful = measured_twice(found, [(0, 0.004, 0.0), (0, 0.0, 0.004)])
@@ -107,7 +107,7 @@ def test_a_mixed_plan_must_be_faster_by_both_measurements(tmp_path: Path) -> Non
 
 
 def test_more_workers_must_be_faster_by_both_measurements() -> None:
-    chain = pipeline(1000, 1).chain
+    chain = pipeline(1000, 1)._chain
     found = profile([0, 0.01], [100, 4000], workers=[1, 2], read=0.001, overhead=0.0001, delivery=0.0001)
     assert plan(chain, measured_twice(found, [(0, 0.01)] * 2, [0.001, 0.001]), memory="1GB").workers == 2
     assert plan(chain, measured_twice(found, [(0, 0.01)] * 2, [0.001, 0.0]), memory="1GB").workers == 0
@@ -116,7 +116,7 @@ def test_more_workers_must_be_faster_by_both_measurements() -> None:
 def test_nothing_after_a_random_step_is_cached() -> None:
     found = profile([0, 0.002, 0.002], [100, 1000, 10])
     pipe = Pipeline(range(1000)).step(abs).step(lambda value, rng: value, random=True)
-    made = plan(pipe.chain, found, memory="1GB")
+    made = plan(pipe._chain, found, memory="1GB")
     assert [place.step for place in made.placements] == [1]
     assert made.reasons[2] == "random"
 
@@ -125,24 +125,24 @@ def test_nothing_after_a_random_step_is_cached() -> None:
 def test_a_pipeline_with_nothing_deterministic_says_so(memory: str | None) -> None:
     found = profile([0.001, 0.002], [100, 1000])
     pipe = Pipeline(range(1000)).step(lambda value, rng: value, random=True, name="flip")
-    made = plan(pipe.chain, found, memory=memory)
+    made = plan(pipe._chain, found, memory=memory)
     assert {place.step for place in made.placements} == ({0} if memory else set())  # what the source holds
     assert made.reasons[1] == "random"
     assert "no: random" in str(made)
-    without = plan(Pipeline(range(1000)).chain, profile([0.001], [100]), memory=memory)
+    without = plan(Pipeline(range(1000))._chain, profile([0.001], [100]), memory=memory)
     assert {place.step for place in without.placements} == ({0} if memory else set())
 
 
 def test_steps_that_keep_the_size_are_folded_into_the_later_one() -> None:
     found = profile([0, 0.002, 0.002], [100, 1000, 1000])
-    made = plan(pipeline(1000, 2).chain, found, memory=budget_for(500_000))
+    made = plan(pipeline(1000, 2)._chain, found, memory=budget_for(500_000))
     assert [place.step for place in made.placements] == [2]
     assert made.reasons[1].startswith("folded into step2")
 
 
 def test_what_reads_slower_than_it_computes_is_not_cached() -> None:
     found = profile([0, 0.001, 0.003], [100, 1000, 4000], read=0.01)
-    made = plan(pipeline(1000, 2).chain, found, memory="1GB")
+    made = plan(pipeline(1000, 2)._chain, found, memory="1GB")
     assert made.placements == ()
     assert made.reasons[1] == "reading it back costs more than computing it"
 
@@ -151,21 +151,21 @@ def test_what_reads_slower_than_it_computes_is_not_cached() -> None:
 def test_a_forced_step_is_cached_in_its_tier(cache: str, tier: str, tmp_path: Path) -> None:
     found = profile([0, 0.001, 0.003], [100, 1000, 4000])
     pipe = pipeline(1000, 2, step1=cache)
-    made = plan(pipe.chain, found, memory=budget_for(500_000), disk=budget_for(500_000), folder=tmp_path)
+    made = plan(pipe._chain, found, memory=budget_for(500_000), disk=budget_for(500_000), folder=tmp_path)
     assert of_step(made)[Placement(1, tier, "raw")] == 500
     assert all(place.tier == tier for place in made.placements if place.step == 1)
 
 
 def test_a_forbidden_step_is_not_cached() -> None:
     found = profile([0, 0.001, 0.003], [100, 1000, 4000])
-    made = plan(pipeline(1000, 2, step2="never").chain, found, memory="1GB")
+    made = plan(pipeline(1000, 2, step2="never")._chain, found, memory="1GB")
     assert [place.step for place in made.placements] == [1]
     assert made.reasons[2] == "cache='never'"
 
 
 def test_compressed_samples_are_taken_where_room_is_short() -> None:
     found = profile([0, 0.01], [100, 1000], read=0.0001, squeezed=0.25)
-    short, plenty = (plan(pipeline(1000, 1).chain, found, memory=budget_for(room)) for room in (250_000, 1_000_000))
+    short, plenty = (plan(pipeline(1000, 1)._chain, found, memory=budget_for(room)) for room in (250_000, 1_000_000))
     assert short.placements == (Placement(1, "memory", "zstd"),)
     assert Placement(1, "memory", "raw") in plenty.placements
 
@@ -173,15 +173,15 @@ def test_compressed_samples_are_taken_where_room_is_short() -> None:
 def test_a_slow_disk_gets_no_more_than_it_can_deliver(tmp_path: Path) -> None:
     slow = Disk((4096, 1 << 20), (1e6, 1e6), (1e6, 1e6), 1e9)
     found = profile([0, 0.001], [100, 4000], disk=slow)
-    made = plan(pipeline(1000, 1).chain, found, disk="100MB", folder=tmp_path, direct_io=True, workers=0)
+    made = plan(pipeline(1000, 1)._chain, found, disk="100MB", folder=tmp_path, direct_io=True, workers=0)
     assert made.placements == ()  # 4 ms of waiting to spare 1 ms of work
-    quick = plan(pipeline(1000, 1).chain, found, disk="100MB", folder=tmp_path, direct_io=False, workers=0)
+    quick = plan(pipeline(1000, 1)._chain, found, disk="100MB", folder=tmp_path, direct_io=False, workers=0)
     assert quick.placements == (Placement(1, "disk", "raw"),)  # the page cache holds it
 
 
 def test_epochs_no_shorter_than_the_consumer() -> None:
     found = profile([0, 0.001], [100, 4000], workers=[1, 2])
-    made = plan(pipeline(1000, 1).chain, found, memory="1GB", step_seconds=0.005, workers=2)
+    made = plan(pipeline(1000, 1)._chain, found, memory="1GB", step_seconds=0.005, workers=2)
     assert made.epoch_seconds == pytest.approx(0.5)
     assert made.placements == ()  # two workers keep up with training as it is
 
@@ -192,11 +192,11 @@ def test_waiting_for_a_network_is_predicted_and_saved(workers: int) -> None:
     waiting = replace(found.stages[1], wait=(0.009,), warm=(0.009,))
     rates = tuple(Scaling(each.workers, max(each.workers, 1) / 0.01, each.nbytes) for each in found.scaling)
     found = replace(found, stages=(found.stages[0], waiting), scaling=rates)
-    made = plan(pipeline(1000, 1).chain, found, memory="30MB", workers=workers)
+    made = plan(pipeline(1000, 1)._chain, found, memory="30MB", workers=workers)
     assert made.uncached_seconds == pytest.approx(10 / max(workers, 1))
     assert of_step(made) == {Placement(1, "memory", "raw"): 1000}
     assert made.epoch_seconds < 0.01
-    half = plan(pipeline(1000, 1).chain, found, memory=made.worker_bytes + budget_for(2_000_000), workers=workers)
+    half = plan(pipeline(1000, 1)._chain, found, memory=made.worker_bytes + budget_for(2_000_000), workers=workers)
     assert half.epoch_seconds == pytest.approx(5 / max(workers, 1), rel=0.02)
 
 
@@ -205,14 +205,14 @@ def test_the_rules_to_compare_with_do_what_they_say(tmp_path: Path) -> None:
     room = {"memory": budget_for(800_000), "disk": budget_for(1_200_000), "folder": tmp_path}
 
     def by(strategy: str) -> dict[Placement, int]:
-        return of_step(plan(pipeline(1000, 2).chain, found, **room, strategy=strategy))
+        return of_step(plan(pipeline(1000, 2)._chain, found, **room, strategy=strategy))
 
     one_step = by("single")
     assert {place.step for place in one_step} == {2}
     assert 480 < sum(one_step.values()) <= 500  # all there is room for
     whole = by("presto")
     assert ({place.step for place in whole}, sum(whole.values())) == ({1}, 1000)  # the last step that fits as a whole
-    memory_alone = of_step(plan(pipeline(1000, 2).chain, found, memory=room["memory"]))
+    memory_alone = of_step(plan(pipeline(1000, 2)._chain, found, memory=room["memory"]))
     then = by("sequential")
     assert all(then[place] >= count > 0 for place, count in memory_alone.items())
     assert {place.tier for place in then} == {"memory", "disk"}
@@ -221,51 +221,51 @@ def test_the_rules_to_compare_with_do_what_they_say(tmp_path: Path) -> None:
 
 def test_few_epochs_do_not_pay_for_a_build() -> None:
     found = profile([0, 0.001], [100, 4000], write=0.0015)
-    assert plan(pipeline(1000, 1).chain, found, memory="1GB", epochs=1).placements == ()
-    assert plan(pipeline(1000, 1).chain, found, memory="1GB", epochs=2).placements != ()
+    assert plan(pipeline(1000, 1)._chain, found, memory="1GB", epochs=1).placements == ()
+    assert plan(pipeline(1000, 1)._chain, found, memory="1GB", epochs=2).placements != ()
 
 
 def test_workers_are_those_that_pay() -> None:
     found = profile([0, 0.001], [100, 4000], workers=[1, 2, 4], overhead=0.0001)
-    assert plan(pipeline(1000, 1).chain, found, memory=None).workers == 4
+    assert plan(pipeline(1000, 1)._chain, found, memory=None).workers == 4
     saturated = replace(found, scaling=(*found.scaling[:3], Scaling(4, found.scaling[2].rate, 10_000_000)))
-    assert plan(pipeline(1000, 1).chain, saturated, memory=None).workers == 2
+    assert plan(pipeline(1000, 1)._chain, saturated, memory=None).workers == 2
 
 
 def test_more_workers_compute_missing_samples_than_read_cached_ones() -> None:
     found = profile([0, 0.01], [100, 4000], workers=[1, 2, 4], overhead=0.0001, delivery=0.001)
-    made = plan(pipeline(1000, 1).chain, found, memory="1GB")
+    made = plan(pipeline(1000, 1)._chain, found, memory="1GB")
     assert (made.workers, made.fill_workers) == (0, 4)
     assert "Workers: none, 4 while samples are missing" in str(made)
     small = budget_for(4_000_000) + 25_000_000  # beside all samples, of a worker's 10 MB
-    assert plan(pipeline(1000, 1).chain, found, memory=small).fill_workers == 2
+    assert plan(pipeline(1000, 1)._chain, found, memory=small).fill_workers == 2
     for asked in (0, 2):
-        assert plan(pipeline(1000, 1).chain, found, memory="1GB", workers=asked).fill_workers == asked
+        assert plan(pipeline(1000, 1)._chain, found, memory="1GB", workers=asked).fill_workers == asked
 
 
 def test_no_workers_are_started_for_samples_that_take_no_time() -> None:
     quick = profile([0, 0.0005], [100, 4000], workers=[1, 2, 4], overhead=0.0001, delivery=0.001)
-    made = plan(pipeline(1000, 1).chain, quick, memory="1GB")
+    made = plan(pipeline(1000, 1)._chain, quick, memory="1GB")
     assert (made.workers, made.fill_workers) == (0, 0)
 
 
 def test_memory_that_cannot_hold_the_workers_takes_fewer_and_says_so() -> None:
     found = profile([0, 0.001], [100, 400_000], workers=[1, 2, 4], worker_bytes=2_000_000)
-    made = plan(pipeline(1000, 1).chain, found, memory="25MB")  # of which a worker takes 10, eight of them in batches
+    made = plan(pipeline(1000, 1)._chain, found, memory="25MB")  # of which a worker takes 10, eight of them in batches
     assert made.workers == 2
     assert "cannot hold 4" in made.notes[0]
     assert made.worker_bytes + made.memory_used <= 25_000_000
-    none = plan(pipeline(1000, 1).chain, found, memory="5MB", workers=2)
+    none = plan(pipeline(1000, 1)._chain, found, memory="5MB", workers=2)
     assert none.workers == 0
     assert none.notes[0].endswith("so the plan takes none.")
 
 
 def test_ranks_share_the_budget_and_the_cores() -> None:
     found = profile([0, 0.001], [100, 400_000], workers=[1, 2, 4, 8], worker_bytes=2_000_000)
-    made = plan(pipeline(1000, 1).chain, found, memory="45MB", world_size=2)
+    made = plan(pipeline(1000, 1)._chain, found, memory="45MB", world_size=2)
     assert made.workers == 2
     assert "cannot hold 4 on each of 2 ranks" in made.notes[0]
-    alone = plan(pipeline(1000, 1).chain, found, memory="45MB", workers=4)
+    alone = plan(pipeline(1000, 1)._chain, found, memory="45MB", workers=4)
     assert (made.epoch_seconds, made.counts) == (alone.epoch_seconds, alone.counts)
 
 
@@ -282,29 +282,29 @@ def test_ranks_share_the_budget_and_the_cores() -> None:
 )
 def test_budgets_that_cannot_be_are_named(told: dict[str, object], says: str) -> None:
     with pytest.raises(ws.BadBudget, match=says):
-        plan(pipeline(1000, 1).chain, profile([0, 0.001], [100, 4000]), **told)
+        plan(pipeline(1000, 1)._chain, profile([0, 0.001], [100, 4000]), **told)
 
 
 def test_budgets_as_people_write_them(tmp_path: Path) -> None:
     found = profile([0, 0.001], [100, 4000], workers=[1, 2])
     for nothing in (None, 0, "0", "0GB", 0.0):
-        made = plan(pipeline(1000, 1).chain, found, memory=nothing, disk=nothing, folder=tmp_path)  # type: ignore[arg-type]
+        made = plan(pipeline(1000, 1)._chain, found, memory=nothing, disk=nothing, folder=tmp_path)  # type: ignore[arg-type]
         assert (made.memory, made.disk, made.placements, made.workers) == (0, 0, (), 2)
-    assert plan(pipeline(1000, 1).chain, found, memory=1e9).memory == 10**9  # type: ignore[arg-type]
+    assert plan(pipeline(1000, 1)._chain, found, memory=1e9).memory == 10**9  # type: ignore[arg-type]
 
 
 def test_a_profile_of_another_pipeline_is_refused() -> None:
     found = profile([0, 0.001], [100, 4000])
     with pytest.raises(ValueError, match="the profile is of 1,000 samples, and the pipeline has 999"):
-        plan(pipeline(999, 1).chain, found, memory="1GB")
+        plan(pipeline(999, 1)._chain, found, memory="1GB")
     with pytest.raises(ValueError, match=r"the profile is of other steps \(step1\) than the pipeline \(step1, step2\)"):
-        plan(pipeline(1000, 2).chain, found, memory="1GB")
+        plan(pipeline(1000, 2)._chain, found, memory="1GB")
 
 
 @pytest.mark.parametrize("told", [{"workers": -1}, {"epochs": 0}, {"step_seconds": -1.0}, {"strategy": "best"}])
 def test_numbers_that_cannot_be_are_named(told: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(told))):
-        plan(pipeline(1000, 1).chain, profile([0, 0.001], [100, 4000]), **told)
+        plan(pipeline(1000, 1)._chain, profile([0, 0.001], [100, 4000]), **told)
 
 
 @st.composite
@@ -335,11 +335,11 @@ def test_joint_plans_are_within_budgets_and_never_worse(found: Profile, share: f
         pipe = pipe.step(abs, name=f"step{number}")
     found = replace(found, edges=())
     told = {"memory": room, "disk": room, "folder": "/", "direct_io": direct_io}
-    made = plan(pipe.chain, found, **told)
+    made = plan(pipe._chain, found, **told)
     assert made.memory_used + made.worker_bytes <= made.memory
     assert made.disk_used <= made.disk
     for strategy in ("sequential", "single", "presto", "none"):
-        other = plan(pipe.chain, found, **told, strategy=strategy)
+        other = plan(pipe._chain, found, **told, strategy=strategy)
         ours, theirs = (one.epoch_seconds * 30 + one.build_seconds for one in (made, other))
         # 3 % for one step, 5 % for fewer workers, 0.3 % for more samples and fewer bytes, and where nearly all is
         # cached a few samples' rounding.

@@ -15,7 +15,7 @@ from warmstore.storage.humanize import format_duration
 def made(**told: object) -> ws.Plan:
     found = profile([0, 0.002, 0.002], [100, 1000, 4000], squeezed=0.5, read=1e-5)
     given = {"memory": "2.2MB", "disk": "2.2MB", "folder": "cache", "workers": 0, **told}
-    return plan(pipeline(1000, 2).chain, found, **given)
+    return plan(pipeline(1000, 2)._chain, found, **given)
 
 
 def test_the_table_says_what_is_kept_where_and_what_an_epoch_takes() -> None:
@@ -34,7 +34,7 @@ def test_the_table_says_what_is_kept_where_and_what_an_epoch_takes() -> None:
 
 def test_a_forbidden_step_says_why() -> None:
     found = profile([0, 0.002], [100, 1000])
-    assert "no: cache='never'" in str(plan(pipeline(1000, 1, step1="never").chain, found, memory="1GB"))
+    assert "no: cache='never'" in str(plan(pipeline(1000, 1, step1="never")._chain, found, memory="1GB"))
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
@@ -80,5 +80,5 @@ class TestInNotebooks:
 
     def test_a_long_chain_is_a_table(self) -> None:
         found = profile([0, *[0.002] * 50], [100] * 51)
-        long = plan(pipeline(1000, 50).chain, found, memory="1MB", workers=0)
+        long = plan(pipeline(1000, 50)._chain, found, memory="1MB", workers=0)
         assert "img" not in read_html(long._repr_html_()).tags

@@ -92,7 +92,7 @@ PIPE = ws.Pipeline(range(200)).step(heavy).step(light).step(noisy, random=True)
 
 
 def measured(pipe: ws.Pipeline = PIPE, **told: object) -> Profile:
-    return profile(pipe.chain, **{"seconds": 3.0, "max_workers": 0, "samples": 48, **told})
+    return profile(pipe._chain, **{"seconds": 3.0, "max_workers": 0, "samples": 48, **told})
 
 
 def test_steps_are_timed_and_weighed(clock: Clock) -> None:
@@ -188,14 +188,14 @@ def test_a_stored_profile_has_the_options_that_are_asked_for(
     name: str, made_with: float, asked: float, tmp_path: Path
 ) -> None:
     told = {"folder": tmp_path, "samples": 48, "seconds": 1.0, "batch_size": 8, "max_workers": 0, "cutoff": 0.1}
-    first = profile(PIPE.chain, **told)
+    first = profile(PIPE._chain, **told)
     assert getattr(first.options, name) == made_with
-    assert profile(PIPE.chain, folder=tmp_path) == first  # nothing is asked for
-    assert profile(PIPE.chain, **{**told, name: made_with}) == first
-    second = profile(PIPE.chain, **{**told, name: asked})
+    assert profile(PIPE._chain, folder=tmp_path) == first  # nothing is asked for
+    assert profile(PIPE._chain, **{**told, name: made_with}) == first
+    second = profile(PIPE._chain, **{**told, name: asked})
     assert second != first
     assert getattr(second.options, name) == asked
-    assert profile(PIPE.chain, folder=tmp_path) == second
+    assert profile(PIPE._chain, folder=tmp_path) == second
 
 
 def test_a_share_of_the_samples_is_a_number_of_them(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def slow(value: int) -> np.ndarray:
 
 def test_steps_of_over_a_second_are_measured_within_the_time(capsys: pytest.CaptureFixture[str]) -> None:
     began = time.perf_counter()
-    found = profile(ws.Pipeline(range(100)).step(slow).chain, seconds=5, max_workers=4, progress=True)
+    found = profile(ws.Pipeline(range(100)).step(slow)._chain, seconds=5, max_workers=4, progress=True)
     assert time.perf_counter() - began < 8
     assert found.stages[1].wait[0] == pytest.approx(1.2, rel=0.1)
     assert [entry.workers for entry in found.scaling] == [0, 1, 2, 4]
@@ -390,7 +390,7 @@ def test_only_its_own_workers_are_measured() -> None:
 
 def test_samples_of_large_values_are_not_all_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_profiler, "LAST", 40 * 8 * 256)  # ten values of the last step
-    run = step_profiler.run_steps(PIPE.chain, np.arange(200), [0] * 200, np.inf, lambda count: None)
+    run = step_profiler.run_steps(PIPE._chain, np.arange(200), [0] * 200, np.inf, lambda count: None)
     assert len(run.buckets) == 200
     assert len(run.last) == 48
 

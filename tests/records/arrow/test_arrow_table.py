@@ -169,7 +169,7 @@ def test_values_are_those_of_gather(
         assert_same(table.combine_chunks(), store)
         if len(store) > 4:
             cut = store.to_arrow()  # slices that begin within a byte of the bitmap
-            stored = store.session.generation.to_arrow()
+            stored = store._session.generation.to_arrow()
             (batch,) = stored.combine_chunks().to_batches()
             with_bytes = {name: field for name, field in named.items() if field_has_bytes(field)}
             tail = typed_table(pa.Table.from_batches([batch.slice(3)]), with_bytes)
@@ -235,7 +235,7 @@ def test_values_lie_where_they_are_stored(tmp_path: Path, field: Any) -> None:
     store = ws.RecordStore.create(tmp_path / "s", {"x": field})
     store.extend({"x": [None, *example(field, 20, 1)]})
     store.flush()
-    (stored,) = store.session.generation.to_arrow().to_batches()
+    (stored,) = store._session.generation.to_arrow().to_batches()
     (typed,) = store.to_arrow().to_batches()
     addresses = {buffer.address for buffer in stored.column("x").buffers() if buffer is not None}
     values = [buffer for buffer in typed.column("x").buffers() if buffer is not None][-1]
@@ -280,7 +280,7 @@ def test_values_of_no_bytes_are_tensors_without_elements(tmp_path: Path) -> None
     tensors = table
     assert tensors is table
     assert duckdb.sql("select x, z from tensors where y = 1").fetchall() == [((), ())]
-    stored = store.session.generation.to_arrow()
+    stored = store._session.generation.to_arrow()
     with pytest.raises(UnsupportedType, match=r"field 'x' .*take no bytes"):
         typed_table(stored, fields)
 
@@ -440,7 +440,7 @@ def test_the_type_for_a_pyarrow_without_it(tmp_path: Path) -> None:
 
 def test_a_table_of_no_batches(tmp_path: Path) -> None:
     store = ws.RecordStore.create(tmp_path / "s", READ)
-    stored = store.session.generation.to_arrow()
+    stored = store._session.generation.to_arrow()
     for table in (stored, stored.combine_chunks()):
         assert typed_table(table, store.fields).schema == typed_schema(READ)
     empty = pa.RecordBatch.from_pylist([], schema=stored.schema)

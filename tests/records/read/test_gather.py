@@ -106,7 +106,7 @@ def test_every_dtype_once_all_rows_were_checked(tmp_path: Path, dtype: str, shap
         store.flush()
         index = np.arange(20)[::-1].copy()
         before, _, after = (store.gather(index)["x"] for _ in range(3))
-        assert store.gatherer.column("x") is not None
+        assert store._gatherer.column("x") is not None
         for found in (before, after):
             assert found.dtype == values.dtype
             assert found.tobytes() == values[index].tobytes()
@@ -176,7 +176,7 @@ def test_damage_is_named_and_spares_the_other_rows(tmp_path: Path) -> None:
         assert len(read.gather(slice(None), ["b"])["b"]) == 10
         with pytest.raises(Damaged):
             read[4]
-        assert read.gatherer.read_rows(["x"], np.array([3, 4, 4, 5]))[0].bad.tolist() == [False, True, True, False]  # type: ignore[union-attr]
+        assert read._gatherer.read_rows(["x"], np.array([3, 4, 4, 5]))[0].bad.tolist() == [False, True, True, False]  # type: ignore[union-attr]
 
 
 WIDE = 40_000
@@ -207,7 +207,7 @@ def test_damage_of_wide_rows_is_named_and_spares_the_others(wide: tuple[Path, Pa
             read[4]
     others = [9, 0, 8, 1, 7, 2, 6, 3, 5]
     assert (read.gather(others)["x"] == rows[others]).all()
-    assert read.gatherer.read_rows(["x"], np.array([3, 4, 4, 5]))[0].bad.tolist() == [False, True, True, False]  # type: ignore[union-attr]
+    assert read._gatherer.read_rows(["x"], np.array([3, 4, 4, 5]))[0].bad.tolist() == [False, True, True, False]  # type: ignore[union-attr]
 
 
 def test_wide_rows_that_were_cut_off_are_damage(wide: tuple[Path, Path, Any]) -> None:
@@ -272,7 +272,7 @@ def test_an_absent_value_is_nothing_whatever_lies_in_its_place(tmp_path: Path, c
     with ws.RecordStore.create(tmp_path / "s", {"x": ws.Ragged("float32", codec=codec)}) as made:
         made.extend({"x": [None, np.ones(20, np.float32)]})
         made.flush()
-        size = len(made.session.generation.to_arrow()["x"][1].as_py())
+        size = len(made._session.generation.to_arrow()["x"][1].as_py())
     (path,) = (tmp_path / "s").rglob("*.arrow")
     data = path.read_bytes()
     offsets = np.array([0, 0, size])

@@ -38,7 +38,7 @@ def test_batches_of_any_sizes(tmp_path_factory: pytest.TempPathFactory, sizes: l
             live.refresh()
             for one in (store, live, ws.RecordStore.open(folder)):
                 assert one[:]["x"].tolist() == list(range(sum(sizes[:done])))
-                snapshot = one.snapshot
+                snapshot = one._snapshot
                 rows = np.arange(snapshot.rows)
                 expected = np.repeat(np.arange(done), sizes[:done])
                 assert snapshot.batch_of(rows).tolist() == expected.tolist()
@@ -49,13 +49,13 @@ def test_batches_of_any_sizes(tmp_path_factory: pytest.TempPathFactory, sizes: l
 def test_an_older_snapshot_stays_valid(tmp_path: Path) -> None:
     store = ws.RecordStore.create(tmp_path / "s", NUMBER)
     fill(store, [3, 3])
-    old = store.snapshot
+    old = store._snapshot
     first_row = old.first_row.copy()
     fill(store, [5] * 200)
     assert old.rows == 6
     assert old.first_row.tolist() == first_row.tolist()
     rows = np.arange(6)
-    gathered = store.session.generation.gatherer.gather(old, "x", rows, old.batch_of(rows))
+    gathered = store._session.generation.gatherer.gather(old, "x", rows, old.batch_of(rows))
     assert gathered.data is not None
     assert gathered.data.view(np.int64).ravel().tolist() == rows.tolist()
 
@@ -66,11 +66,11 @@ def test_more_chunks_than_the_first_address_space_has_slots(tmp_path: Path) -> N
     fill(store, [2] * 40)
     live.refresh()
     early = live[:]["x"]
-    views = live.session.generation.batches.space.span(0, 8)
+    views = live._session.generation.batches.space.span(0, 8)
     fill(store, [2] * 160)
     assert len(list((tmp_path / "s").rglob("*.arrow"))) == 200
     live.refresh()
-    assert live.session.generation.batches.space.slots == 256
+    assert live._session.generation.batches.space.slots == 256
     for one in (store, live, ws.RecordStore.open(tmp_path / "s")):
         assert one[:]["x"].tolist() == list(range(400))
     assert early.tolist() == list(range(80))
@@ -107,7 +107,7 @@ def test_a_chunk_that_grows_is_seen_at_the_place_where_it_was_mapped(tmp_path: P
         assert live[-1]["x"].tolist() == [number] * 1000
         assert live[0]["x"].tolist() == [0] * 1000
     assert len(list((tmp_path / "s").rglob("*.arrow"))) == 1
-    assert live.session.generation.batches.space.slots * SLOT == len(live.session.generation.batches.space.memory)
+    assert live._session.generation.batches.space.slots * SLOT == len(live._session.generation.batches.space.memory)
 
 
 def test_a_thread_that_gathers_while_the_space_grows(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_to_arrow_shares_the_mapped_bytes(tmp_path: Path) -> None:
     table = store.to_arrow()
     assert table.num_rows == 12
     assert table.schema.names == ["x", "t"]
-    space = store.session.generation.batches.space
+    space = store._session.generation.batches.space
     for column in table.columns:
         assert column.num_chunks == 3
         for chunk in column.chunks:
@@ -161,7 +161,7 @@ def test_mapped_files_go_with_the_store(tmp_path: Path, mode: Literal["r", "a"])
     try:
         with ws.RecordStore.open(tmp_path / "s", mode) as store:
             store.gather(slice(None))
-            space = weakref.ref(store.session.generation.batches.space)
+            space = weakref.ref(store._session.generation.batches.space)
         del store
         assert space() is None
     finally:

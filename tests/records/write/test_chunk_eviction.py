@@ -45,7 +45,7 @@ def test_the_rows_of_evicted_chunks_are_gone_and_all_others_are_there(tmp_path: 
         check(store, left)
         assert store.to_arrow().num_rows == 9
         assert store.verify().ok
-        assert store.snapshot.rows == 12
+        assert store._snapshot.rows == 12
     assert bytes(held) == before
     evict(path, "g0001", [0, 2, 3], FILES)
     live.refresh()
@@ -64,14 +64,14 @@ def test_steady_reading_survives_evictions(tmp_path: Path) -> None:
         for _ in range(20):
             check(store, [number for number in range(12) if number // 3 not in (0, 2)[: 1 + chunk // 2]])
     rows = np.arange(12)
-    column = store.gatherer.column("number")
+    column = store._gatherer.column("number")
     assert column is not None
     assert column.read(np.array([3, 9, 4])) is not None
     assert column.read(np.array([3, 9, 12])) is None
-    (gathered,) = store.gatherer.read_rows(["number"], rows)
+    (gathered,) = store._gatherer.read_rows(["number"], rows)
     assert gathered.bad is not None
     assert gathered.bad.tolist() == [row // 3 in (0, 2) for row in rows.tolist()]
-    (gathered,) = store.gatherer.read_rows(["points"], rows[:3])
+    (gathered,) = store._gatherer.read_rows(["points"], rows[:3])
     assert gathered.bad is not None
     assert gathered.bad.all()
 
@@ -139,7 +139,7 @@ def test_a_rebalance_leaves_the_gaps_out(tmp_path: Path) -> None:
         done = store.rebalance(progress=False)
         assert (done.records, done.rows_before) == (6, 12)
         check(store, [3, 4, 5, 9, 10, 11])
-        assert store.snapshot.gaps is None
+        assert store._snapshot.gaps is None
         store.delete(0)
         store.extend(columns([20]))
     check(ws.RecordStore.open(path), [11, 4, 5, 9, 10, 20])

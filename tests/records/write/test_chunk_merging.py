@@ -69,8 +69,8 @@ def test_sessions_leave_few_chunks_and_rows_are_rewritten_once_a_level(path: Pat
     store = ws.RecordStore.open(path)
     check(store, list(range(70)))
     assert len(list((path / "g0001").glob("*.arrow"))) == 1 + 0 + 1 + 2  # 64 rows, 4 and two
-    assert store.session.generation.batches.levels[int(store.snapshot.chunk[0])] == 3
-    log = store.session.generation.log.read(0)
+    assert store._session.generation.batches.levels[int(store._snapshot.chunk[0])] == 3
+    log = store._session.generation.log.read(0)
     rewritten = log["rows"][log["kind"] == MERGED].sum()
     assert rewritten <= 3 * 70
     assert store.verify().ok
@@ -220,7 +220,7 @@ def test_a_merged_log_is_checked_by_one_hash(path: Path, monkeypatch: pytest.Mon
         file.write_bytes(data)
         store = ws.RecordStore.open(path)
         check(store, list(range(6)))
-        assert store.session.generation.log.is_damaged
+        assert store._session.generation.log.is_damaged
         data[at] ^= 4
 
 

@@ -60,7 +60,7 @@ def _little_address_space(path: Path, gibibytes: float) -> tuple[bool, int]:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     with ws.RecordStore.open(path, "a") as store:
         count = len(store)
-        space = store.session.generation.gatherer.space
+        space = store._session.generation.gatherer.space
         found = space.is_mapped, space.slot
         rows = np.random.default_rng(0).integers(0, count, 50)
         assert store["x"][rows].tolist() == store["x"][rows].tolist() == rows.tolist()  # not checked yet, and checked
@@ -119,7 +119,7 @@ def test_a_system_that_maps_no_more_files(tmp_path: Path) -> None:
             store.flush()
     files = Few()
     store = ws.RecordStore.open(tmp_path / "s", files=files)
-    assert not store.session.generation.gatherer.space.is_mapped
+    assert not store._session.generation.gatherer.space.is_mapped
     for _ in range(2):
         assert store["x"][:].tolist() == list(range(8))
         assert store["text"][[5, 0]] == ["text 5", "text 0"]

@@ -95,7 +95,7 @@ class ArtifactStore(Closeable):
         if self.read_only:
             self._index.ask(lambda db: None)
         self.closed = False
-        self.register()
+        self._register()
 
     @property
     def read_only(self) -> bool:
@@ -310,7 +310,7 @@ class ArtifactStore(Closeable):
             with suppress(WriteFailed, ReadOnly):
                 self._flush_counts(_SHORTLY)
         self.closed = True
-        self.unregister()
+        self._unregister()
         self._index.close()
 
     def _after_fork(self) -> None:

@@ -201,13 +201,13 @@ class CacheQuota:
 def rebalance(keyed: IndexedStore, quota: CacheQuota | None, progress: bool | None) -> Utilisation:
     """Rewrite the store with the latest row of each key; see `FeatureCache.rebalance`."""
     store = keyed.store
-    with store.editing(), quota.reserve_copy() if quota is not None else contextlib.nullcontext():
-        return rewrite(store.session, store.fields, {}, progress=progress, keep=keyed.latest)
+    with store._editing(), quota.reserve_copy() if quota is not None else contextlib.nullcontext():
+        return rewrite(store._session, store.fields, {}, progress=progress, keep=keyed.latest)
 
 
 def tidy(keyed: IndexedStore, quota: CacheQuota) -> None:
     """Rebalance if the log is too long for the quota, or has edits, which prevent the eviction of chunks."""
-    snapshot = keyed.store.snapshot
+    snapshot = keyed.store._snapshot
     if snapshot.entries * ENTRY.itemsize > quota.chunk_size or snapshot.order is not None:
         rebalance(keyed, quota, progress=False)
 

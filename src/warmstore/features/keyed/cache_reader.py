@@ -39,7 +39,7 @@ class CacheReader:
             fetched = self._fetched(keys)
             if fetched is not None:
                 return fetched
-        rows = self.keyed.index.lookup_all(keys, self.store.snapshot.rows)
+        rows = self.keyed.index.lookup_all(keys, self.store._snapshot.rows)
         if rows is None:
             return None
         leaves, good = self._read(keys, rows)
@@ -47,7 +47,7 @@ class CacheReader:
 
     def _fetched(self, keys: Keys) -> dict[str, Any] | None:
         """`read_all` in one native call. None unless all leaves have fixed widths and all rows are verified."""
-        columns = self.store.gatherer.columns(self._names)
+        columns = self.store._gatherer.columns(self._names)
         values = None if columns is None else self.keyed.index.fetch(keys, columns)
         return None if values is None else dict(zip(self.schema.fields, values, strict=True))
 
@@ -74,7 +74,7 @@ class CacheReader:
     @property
     def gatherer(self) -> Gatherer:
         """The current gatherer of the store."""
-        return self.store.gatherer
+        return self.store._gatherer
 
     def _decoded(self, leaves: list[Values]) -> dict[str, Any]:
         fields = self.schema.fields.items()

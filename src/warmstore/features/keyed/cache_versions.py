@@ -149,5 +149,5 @@ def read_versions(folder: Path, name: str) -> tuple[CacheVersion, ...]:
                 continue
             with RecordStore.open(path) as store:
                 fingerprint = store.metadata.get("fingerprint")
-                found.append(CacheVersion(path.name, store.snapshot.length, store.nbytes, fingerprint))
+                found.append(CacheVersion(path.name, store._snapshot.length, store.nbytes, fingerprint))
     return tuple(found)

@@ -33,7 +33,7 @@ class CachedIds:
         reader = self._reader()
         if reader is None:
             return 0
-        snapshot = reader.store.snapshot
+        snapshot = reader.store._snapshot
         if self._counted is None or self._counted[0] is not snapshot:
             self._counted = snapshot, sum(map(len, self._stored()))
         return self._counted[1]
@@ -46,7 +46,7 @@ class CachedIds:
 
     def _stored(self) -> Iterator[Keys]:
         reader = self._reader()
-        rows = 0 if reader is None else reader.store.snapshot.rows
+        rows = 0 if reader is None else reader.store._snapshot.rows
         for first in range(0, rows, _AT_ONCE):
             assert reader is not None
             yield reader.keyed.live(first, min(first + _AT_ONCE, rows))

@@ -156,7 +156,7 @@ class OpenVersion:
     @property
     def entries(self) -> int:
         """Samples in this version, pending ones too."""
-        return len(self.blocks) + (self.reader.store.snapshot.length if self.reader is not None else 0)
+        return len(self.blocks) + (self.reader.store._snapshot.length if self.reader is not None else 0)
 
     @property
     def nbytes(self) -> int:
@@ -190,14 +190,14 @@ class OpenVersion:
         if not self._read_only:
             try:
                 writing = WriteOptions.of(**self._writing())
-                store = LocalStore.open_folder(self.path, "a", writing=writing, files=self.files)
+                store = LocalStore._open_folder(self.path, "a", writing=writing, files=self.files)
                 if self.quota is not None:
                     upgrade(self.path, self.files, wait=True)
                 return store
             except ReadOnly as error:
                 if self.writes:
                     raise _read_only(error, self.path) from error
-        return LocalStore.open_folder(self.path, files=self.files)
+        return LocalStore._open_folder(self.path, files=self.files)
 
     def _new_store(self, schema: OutputSchema) -> LocalStore:
         """Create the store.
@@ -282,7 +282,7 @@ class OpenVersion:
     def move(self, path: Path) -> None:
         """Use another version's folder. The previous store stays open, because other threads may be reading it."""
         if self.reader is not None:
-            self.reader.store.reclaim()
+            self.reader.store._reclaim()
             self.schema = self.reader = None
             self.settled = True
         self.recorder.move(self, path)
@@ -352,7 +352,7 @@ class OpenVersion:
                 return
             reader = self.reader
         assert reader is not None
-        with reader.store.editing(), contextlib.nullcontext() if self.quota is None else self.quota.reserve(0):
+        with reader.store._editing(), contextlib.nullcontext() if self.quota is None else self.quota.reserve(0):
             reader.keyed.clear()
 
     def _check_removable(self) -> None:
@@ -391,8 +391,8 @@ class OpenVersion:
             assert self.reader is not None
             store = self.reader.store
             if store.mode == "a":
-                with store.session.lock:
-                    store.session.generation.seal()
+                with store._session.lock:
+                    store._session.generation.seal()
             return store
 
     # Closing

@@ -83,8 +83,8 @@ class _Resolver:
             return SubsetSource(inner, selection.positions)
         if isinstance(value, Source):
             return value
-        if hasattr(value, "as_source"):
-            return value.as_source()  # type: ignore[no-any-return]
+        if hasattr(value, "_as_source"):
+            return value._as_source()  # type: ignore[no-any-return]
         for resolve in (self._of_sources, self._of_memory):
             source = resolve(value, collation)
             if source is not None:  # a source may be empty, and so false

@@ -51,8 +51,8 @@ class StoreSource(Source):
     @property
     def identity(self) -> dict[str, Any]:
         """The store, and its edits that may move records: deletes and new generations."""
-        manifest = self._store.manifest
-        deletes = self._store.snapshot.deletes
+        manifest = self._store._manifest
+        deletes = self._store._snapshot.deletes
         return {"kind": "store", "store": manifest.id, "generation": manifest.generation, "deletes": deletes}
 
     def __len__(self) -> int:

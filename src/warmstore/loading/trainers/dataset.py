@@ -45,7 +45,7 @@ class Dataset:
     def __repr__(self) -> str:
         return f"Dataset({type(self.source).__name__}, {len(self):,} samples)"
 
-    def as_source(self) -> Source:
+    def _as_source(self) -> Source:
         """The source that a `Loader` reads."""
         return self.source if self._collation.does_nothing else SequenceSource(self)
 

@@ -55,7 +55,7 @@ def is_stream(value: Any) -> bool:
     # torch's IterableDataset may have a length, and inherits `__getitem__`.
     if isinstance(value, Iterator) or is_of(value, ("torch", "IterableDataset")):
         return True
-    if isinstance(value, Source | set | frozenset) or hasattr(value, "as_source") or is_of(value, *_WITH_ROWS):
+    if isinstance(value, Source | set | frozenset) or hasattr(value, "_as_source") or is_of(value, *_WITH_ROWS):
         return False
     has_rows = hasattr(value, "__len__") and (hasattr(value, "__getitems__") or hasattr(value, "__getitem__"))
     return not has_rows and (inspect.isroutine(value) or isinstance(value, partial) or hasattr(value, "__iter__"))
@@ -79,6 +79,6 @@ def _is_source(value: Any) -> bool:
         return bool(value.ndim)
     if isinstance(value, Source | RecordStore | FieldView | FieldsView | Formatted):
         return True
-    if hasattr(value, "as_source") or hasattr(value, "selection"):  # data sets of warmstore
+    if hasattr(value, "_as_source") or hasattr(value, "selection"):  # data sets of warmstore
         return True
     return is_column(value) or is_frame(value) or is_hugging_face(value)

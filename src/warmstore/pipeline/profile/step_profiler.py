@@ -366,7 +366,7 @@ def _read(schema: SampleSchema, block: dict[str, EncodedRows], folder: Path) -> 
     count = next(iter(block.values())).count
     with RecordStore.create(folder, schema.store_fields, writer_threads=1) as store:
         began = time.process_time()
-        store.commit_rows(block)
+        store._commit_rows(block)
         wrote = time.process_time() - began
         order = np.random.default_rng(0).permutation(count)
         batches = [order[at : at + _ROWS] for at in range(0, count, _ROWS)]

@@ -136,7 +136,7 @@ class RemoteVersion:
             raise Damaged(f"{part.name} at {self.remote!r} has other fields than its schema; remove it")
         LocalStore.create(folder, part.manifest.fields, files=self._files).close(seal=False)
         attach(folder, part, self._files.objects, self._files, keep_remote=keys_first(self._files), progress=False)
-        store = LocalStore.open_folder(folder, "r", files=self._files)
+        store = LocalStore._open_folder(folder, "r", files=self._files)
         return RemotePart(part, kind, schema, store, _keys(store), _chunks(store))
 
 
@@ -211,10 +211,10 @@ def parsed_version(name: str) -> dict[str, str] | None:
 
 
 def _keys(store: LocalStore) -> UInt64:
-    rows = store.snapshot.rows
+    rows = store._snapshot.rows
     blocks: Sequence[UInt64] = [np.empty((0, 2), np.uint64)]
     for first in range(0, rows, _AT_ONCE):
-        keys, bad = read_keys(store.gatherer, SAMPLE, np.arange(first, min(first + _AT_ONCE, rows)))
+        keys, bad = read_keys(store._gatherer, SAMPLE, np.arange(first, min(first + _AT_ONCE, rows)))
         halves = keys.halves if bad is None else np.where(bad[:, None], np.uint64(0), keys.halves)
         blocks = [*blocks, halves]
     return np.concatenate(blocks)
@@ -222,8 +222,8 @@ def _keys(store: LocalStore) -> UInt64:
 
 def _chunks(store: LocalStore) -> dict[int, slice]:
     """The rows of each adopted chunk, by its number where it was written. Adopted chunks follow one another."""
-    snapshot = store.snapshot
-    entries = store.session.generation.log.read(0)
+    snapshot = store._snapshot
+    entries = store._session.generation.log.read(0)
     adopted = entries[entries["kind"] == ADOPTED]
     origin = dict(zip(adopted["chunk"].tolist(), adopted["rows"].tolist(), strict=True))
     chunks = snapshot.chunk[: snapshot.batches]

@@ -341,7 +341,7 @@ class SampleStore:
             except (Damaged, Undecodable):
                 values.append(MISSING)
         store.refresh()
-        evicted = store.store.snapshot.gaps
+        evicted = store.store._snapshot.gaps
         if evicted is None or not evicted.holds(rows[[value is MISSING for value in values]]).all():
             what = "cannot be restored" if isinstance(error, Undecodable) else "are damaged"
             self._note(f"{self.place.name}: some cached samples {what}; they are computed anew: {error}")
@@ -377,7 +377,7 @@ class SampleStore:
     def _chunks(self) -> Iterator[Path]:
         for store in self._stores:
             if store is not None:
-                generation = store.store.session.generation
+                generation = store.store._session.generation
                 generation.batches.chunks.drop_pages()
                 yield from sorted(generation.folder.glob("*.arrow"))
 

@@ -57,7 +57,7 @@ class SampleStores(Closeable):
                     store.abandon()
                 raise
         self.closed = False
-        self.register()
+        self._register()
 
     @property
     def rows(self) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -129,7 +129,7 @@ class SampleStores(Closeable):
             self.closed = True
             for store in self.by_number.values():
                 store.close()
-            self.unregister()
+            self._unregister()
             if self._at_end is not None:
                 self._at_end.record()
 

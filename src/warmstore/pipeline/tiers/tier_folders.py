@@ -96,7 +96,7 @@ class MemoryTier(Closeable):
         if not self.closed:
             self.closed = True
             self._lease.release_and_remove()
-            self.unregister()
+            self._unregister()
 
     def _after_fork(self) -> None:
         self.closed = True
@@ -236,7 +236,7 @@ def _damage(folder: Path) -> str:
     for kind in KINDS:
         if (folder / kind).exists():
             try:
-                LocalStore.open_folder(folder / kind).close()
+                LocalStore._open_folder(folder / kind).close()
             except (Damaged, NotAStore) as error:
                 return str(error)
     return ""

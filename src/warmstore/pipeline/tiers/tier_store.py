@@ -39,7 +39,7 @@ class TierStore(KeyedStore):
 
     def __init__(self, path: Path, quota: ByteQuota, number: int, kind: int, table: SampleTable) -> None:
         super().__init__(
-            LocalStore.open_folder(path, "a", writing=_writing(quota), files=QuotaFiles(quota)),
+            LocalStore._open_folder(path, "a", writing=_writing(quota), files=QuotaFiles(quota)),
             SAMPLE,
         )
         self._number = number
@@ -50,7 +50,7 @@ class TierStore(KeyedStore):
         self._leases = ChunkLeases(path)
 
     def catch_up(self) -> None:
-        snapshot = self.store.snapshot
+        snapshot = self.store._snapshot
         total = min(snapshot.rows, _MOST_ROWS)
         evicted = snapshot.gaps
         if total <= self._known and evicted is self._evicted:
@@ -64,7 +64,7 @@ class TierStore(KeyedStore):
             if evicted is not None:
                 rows = rows[~evicted.holds(rows)]
             if len(rows):
-                keys, bad = read_keys(self.store.gatherer, SAMPLE, rows)
+                keys, bad = read_keys(self.store._gatherer, SAMPLE, rows)
                 good = slice(None) if bad is None else ~bad
                 self._table.take_in(self._number, self._kind, keys.halves[good], rows[good])
         self._known = max(total, self._known)
@@ -72,11 +72,11 @@ class TierStore(KeyedStore):
 
     def trim(self) -> None:
         """Free what this process's chunk was extended by, for other writers."""
-        self.store.session.generation.trim()
+        self.store._session.generation.trim()
 
     def positions(self, rows: Int64) -> Int64:
         """The positions of rows that are not evicted."""
-        evicted = self.store.snapshot.gaps
+        evicted = self.store._snapshot.gaps
         return rows if evicted is None else evicted.positions_of(rows)
 
     def close(self, *, seal: bool = True) -> None:
@@ -92,7 +92,7 @@ class TierStore(KeyedStore):
 
     def _needed_chunks(self) -> list[str]:
         """The chunks of which this process needs at least half of the rows."""
-        snapshot = self.store.snapshot
+        snapshot = self.store._snapshot
         if not snapshot.batches:
             return []
         chunks = snapshot.chunk[: snapshot.batches]
@@ -101,7 +101,7 @@ class TierStore(KeyedStore):
         needed = np.bincount(
             chunks[snapshot.batch_of(self._table.rows[self._found()].astype(np.int64) >> 1)], minlength=len(rows)
         )
-        folder = self.store.session.generation.folder.name
+        folder = self.store._session.generation.folder.name
         return [chunk_name(folder, chunk) for chunk in np.flatnonzero((needed > 0) & (2 * needed >= rows)).tolist()]
 
 

@@ -74,10 +74,10 @@ def chunk_states(path: Path) -> list[ChunkState]:
 
 def field_bytes(store: StoreReader) -> dict[str, int]:
     """Bytes of each field's committed values, with their offsets, shapes and checksums."""
-    sizes = iter(store.snapshot.size)
+    sizes = iter(store._snapshot.size)
     taken = {}
     for name, field in store.fields.items():
         # One buffer for a column of fixed width, two for one of varying width, as in `Batches.slots`.
         buffers = sum(1 if column.width is not None else 2 for column in columns_of(name, field))
-        taken[name] = sum(int(next(sizes).sum()) for _ in range(buffers)) if store.snapshot.batches else 0
+        taken[name] = sum(int(next(sizes).sum()) for _ in range(buffers)) if store._snapshot.batches else 0
     return taken

@@ -45,12 +45,12 @@ def seal_abandoned(store: StoreReader) -> SealResult:
     """
     sealed, being_written, refused = [], [], []
     store.refresh()
-    with edit_lock(store.path, store.files):
+    with edit_lock(store.path, store._files):
         for chunk in chunk_states(store.path):
             if chunk.state != "open":
                 continue
-            with opened(store.path / chunk.name, store.files, write=True) as descriptor:
-                if chunk.writing or not store.files.lock(descriptor, wait=False):
+            with opened(store.path / chunk.name, store._files, write=True) as descriptor:
+                if chunk.writing or not store._files.lock(descriptor, wait=False):
                     being_written.append(chunk.name)
                 elif _seal(store, store.path / chunk.name, descriptor):
                     sealed.append(chunk.name)
@@ -62,11 +62,11 @@ def seal_abandoned(store: StoreReader) -> SealResult:
 
 def _seal(store: StoreReader, path: Path, descriptor: int) -> bool:
     """Write the footer of a chunk that this process has locked. Returns whether that was possible."""
-    log, number = store.session.generation.log, int(path.stem)
+    log, number = store._session.generation.log, int(path.stem)
     entries = log.read(0)
     entries = entries[(entries["chunk"] == number) & np.isin(entries["kind"], (BATCH, STAGED, COPIED))]
     entries = entries[np.argsort(entries["offset"], kind="stable")]
-    manifest = store.manifest
+    manifest = store._manifest
     schema = arrow_schema(manifest.fields)
     # Chunks of formats 1 to 3 have no metadata.
     schemas = chunk_schema(schema, f"{manifest.id}/{manifest.generation}", number), schema
@@ -77,7 +77,7 @@ def _seal(store: StoreReader, path: Path, descriptor: int) -> bool:
         lead, footer = parts
     last = entries[-1]
     end = int(last["offset"]) + int(last["header"]) + int(last["body"])
-    files: Files = store.files
+    files: Files = store._files
     write_all(files, descriptor, [footer], end)
     files.truncate(descriptor, end + len(footer))
     files.sync(descriptor)
