@@ -199,8 +199,8 @@ def _serve(path: Path, root: Path) -> int:
         (root / chunk.hashes_object).write_bytes(hashes)
         chunks[number] = chunk
     with Remote(str(root)).open() as objects:
-        name = f"heads/{local._manifest.id}/00000001.json"
-        write_head(objects, RemoteSnapshot(name, 1, False, local._manifest, local.entries.tobytes(), chunks))
+        name = f"heads/{local.manifest.id}/00000001.json"
+        write_head(objects, RemoteSnapshot(name, 1, False, local.manifest, local.entries.tobytes(), chunks))
     return sum(chunk.size for chunk in chunks.values())
 
 
