@@ -2,6 +2,7 @@
 
 import faulthandler
 import gc
+import multiprocessing
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.slow import set_long
+from tests.warm import COMMON
 
 from warmstore.storage import files
 
@@ -42,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     set_long(config.getoption("--slow"))
     if not config.getoption("--slow"):
         _spare_syncs()
+        multiprocessing.set_forkserver_preload([*COMMON])
     state = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="warmstore-state-")  # never the user's registry
     config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # of children: its clock counts seconds, and programs are edited faster

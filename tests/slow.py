@@ -22,6 +22,15 @@ def either(short: int, long: int) -> int:
     return long if _long[0] else short
 
 
+def unforked() -> str:
+    """The start method of processes that know only what they are sent: "spawn".
+
+    In the short run "forkserver": its processes are forks of one that has imported torch and nothing else, in place of
+    seconds of imports each.
+    """
+    return "spawn" if _long[0] else "forkserver"
+
+
 def thinned(count: int, parameters: Iterable[Any]) -> list[Any]:
     """The parameters, of which the short run has the first and every `count`-th after it; tuples are several values."""
     marked = []

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 from tests.pipeline import encoded
 from tests.pipeline.encoded import KINDS, Clip, Track, make, make_pair, same, seen, written
 from tests.pipeline.making import expected, plan_of
-from tests.slow import either, thinned
+from tests.slow import either, thinned, unforked
 
 import warmstore as ws
 from warmstore.pipeline.encoders.registry import REGISTRY
@@ -88,7 +88,7 @@ def test_a_team_shares_them(codec: str, tmp_path: Path) -> None:
             check(loader, partial(expected, pipe, 4, 0), range(2))
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", unforked()])
 def test_workers_have_the_encoders(start_method: str, tmp_path: Path) -> None:
     pairs = [(index, kind) for index in range(3) for kind in KINDS]
     pipe = ws.Pipeline(pairs).step(make_pair).step(written)

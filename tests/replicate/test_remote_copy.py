@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.remote.proxy import FAULTS, Proxy
 from tests.replicate.test_push_pull import at_s3, behind_proxy, each_request, make, same
-from tests.slow import thinned
+from tests.slow import thinned, unforked
 
 import warmstore as ws
 from warmstore.errors import BadBudget, Damaged, NotAStore, ReadOnly, RemoteUnavailable
@@ -259,7 +259,7 @@ def test_forked_children_fetch_for_themselves(remote: str, tmp_path: Path) -> No
         assert fetched(store) == before
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", unforked()])
 def test_workers_of_a_data_loader_fetch_for_themselves(method: str, remote: str, tmp_path: Path) -> None:
     torch_data = pytest.importorskip("torch.utils.data")
     with ws.RecordStore.open(remote, cache_dir=tmp_path / "cache") as store:

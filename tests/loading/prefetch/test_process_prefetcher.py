@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from tests.slow import unforked
 
 import warmstore as ws
 from warmstore.loading.prefetch.process_prefetcher import MOST
@@ -49,7 +50,7 @@ class Sound(Numbers):
         return 49
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", unforked()])
 def test_the_same_batches(start_method: str) -> None:
     with ws.Loader(Sound(), 8, ws.Shuffle(seed=1), processes=2, start_method=start_method, prefetch=3) as loader:
         assert loader.workers == 0
