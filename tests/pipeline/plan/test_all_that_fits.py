@@ -36,13 +36,14 @@ def kept(made: ws.Plan) -> int:
 
 
 def least_budget(pipe: ws.Pipeline, found: ws.Profile, folder: Path, workers: int) -> int:
-    """The least budget of which the plan says that it holds all samples."""
-    low, high = 0, 1 << 29
-    while high - low > 512:
-        middle = (low + high) // 2
+    """The least budget of which the plan says that it holds all samples, within 4 kB."""
+    low = SAMPLES * found.stages[2].nbytes[0] // 2
+    high = 4 * low + (1 << 20)
+    while high - low > 4096:
+        middle = int(low + high) // 2
         made = planned(pipe, found, middle, folder, workers)
         low, high = (low, middle) if kept(made) == SAMPLES else (middle, high)
-    return high
+    return int(high)
 
 
 SIZES = [(60_000, True), (150_000, False), (600_000, False), (2_000, False)]
