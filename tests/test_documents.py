@@ -35,6 +35,7 @@ def test_a_page_runs_as_it_is_pasted(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # a page may train with ten libraries
 @pytest.mark.parametrize("page", WITH_LIBRARIES)
 def test_a_page_runs_with_the_libraries_that_it_names(page: str, tmp_path: Path) -> None:
     run_page(page, _empty(tmp_path), libraries=True, strict=False)

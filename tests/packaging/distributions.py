@@ -21,7 +21,8 @@ from tests.packaging.environments import ROOT
 DIST = ROOT / "dist"
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 NEEDED = (
-    *("CHANGELOG.md", "LICENSE", "Makefile", "README.md", "constraints.txt", "pyproject.toml", "setup.py"),
+    *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "zensical.toml"),
+    *("constraints.txt", "pyproject.toml", "setup.py"),
     *("benchmarks/runner.py", "docs/format.md", "examples/team.py", ".ci/run"),
     *("tests/conftest.py", "tests/warm.py", "tests/remote/servers.py", "tests/packaging/trials.py"),
     *("src/warmstore/_native/floor.h", "src/warmstore/_native/module.c", "src/warmstore/py.typed"),
