@@ -240,10 +240,13 @@ class StoreReader(Closeable):
             if self.mode == "a":
                 self._session.settle(seal=seal)
             with uninterrupted():
-                self._session.generation.release()
+                # Closed also if a file reports an error: its descriptor may be another file's by the next call.
                 self.closed = True
                 self._unregister()
-                self._files.release()
+                try:
+                    self._session.generation.release()
+                finally:
+                    self._files.release()
 
     def _after_fork(self) -> None:
         # Runs in a forked child: the parent's pending rows, chunk and locks stay with the parent.

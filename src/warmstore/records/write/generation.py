@@ -305,11 +305,12 @@ class Generation:
 
     def release(self) -> None:
         """Close what is open without writing anything."""
-        if self._writer is not None:
-            self._writer.release()
-            self._writer = None
-        self.batches.space.release()
-        self.log.close()
+        writer, self._writer = self._writer, None
+        with contextlib.ExitStack() as stack:  # all of them, also if one fails
+            stack.callback(self.log.close)
+            stack.callback(self.batches.space.release)
+            if writer is not None:
+                writer.release()
 
     def read(self, names: Iterable[str], positions: Int64, gatherer: Gatherer | None = None) -> list[GatheredColumn]:
         """Read fields at positions below `snapshot.length`, by default with this generation's gatherer.
