@@ -66,6 +66,7 @@ class Log:
         self._salvage = salvage
         self._copy: int | None = None
         self._refused: int | None = None  # entries from this number on are in the copy alone, and do not count
+        self._stranded: tuple[int, int] | None = None  # number and count of refused entries that could not be cut off
         self._guard = threading.RLock()
         self._depth = 0
         try:
@@ -95,9 +96,11 @@ class Log:
         self.close()
 
     def close(self) -> None:
-        self._files.close(self._descriptor)
-        if self._copy is not None:
-            self._files.close(self._copy)
+        try:
+            self._files.close(self._descriptor)
+        finally:
+            if self._copy is not None:
+                self._files.close(self._copy)
 
     def ends_with(self, entries: int, last: bytes) -> bool:
         """Whether the log is still the one of so many entries whose last one is `last`."""
@@ -140,8 +143,10 @@ class Log:
 
     def _read_log(self, first: int) -> bytes:
         size = self._files.size(self._descriptor)
+        if self._stranded is not None:
+            size = min(size, self._stranded[0] * SIZE)
         try:
-            data = self._files.read(self._descriptor, size - first * SIZE, first * SIZE)
+            data = self._files.read(self._descriptor, max(size - first * SIZE, 0), first * SIZE)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
@@ -231,6 +236,7 @@ class Log:
             self._depth += 1
             try:
                 if self._write and self._depth == 1:
+                    self._remove_stranded()
                     self._roll_forward()
                 yield
             finally:
@@ -288,9 +294,9 @@ class Log:
                     write_all(self._files, descriptor, [part], offset)
                     self._files.sync(descriptor)
         except OSError:
-            for descriptor in (self._descriptor, copy):
-                with contextlib.suppress(OSError):
-                    self._files.truncate(descriptor, at)
+            self._cut_off(length, len(data) // SIZE)
+            with contextlib.suppress(OSError):
+                self._files.truncate(copy, at)
             if self._copy_is_longer(at):
                 self._refused = length
             raise
@@ -323,8 +329,7 @@ class Log:
                 self._append_locked(entry, length + number, sync=last or not (length + number + 1) % _PER_SECTOR)
         except BaseException as error:
             if isinstance(error, OSError):
-                with contextlib.suppress(OSError):
-                    self._files.truncate(self._descriptor, length * SIZE)
+                self._cut_off(length, len(entries))
             else:  # an interrupt: what the log contains is committed
                 length = self._files.size(self._descriptor) // SIZE
             if self._copy is not None:
@@ -333,6 +338,30 @@ class Log:
             if self._copy_is_longer(length * SIZE):
                 self._refused = length
             raise
+
+    def _cut_off(self, length: int, count: int) -> None:
+        """Remove `count` entries that the disk refused. What it does not let go is removed under the next lock."""
+        try:
+            self._files.truncate(self._descriptor, length * SIZE)
+        except OSError:
+            self._stranded = length, count
+
+    def _remove_stranded(self) -> None:
+        """Remove refused entries, or their rows would be there twice: they are still pending.
+
+        Raises:
+            OSError: the disk refuses; or another writer has appended behind them, so that they are committed.
+        """
+        if self._stranded is not None:
+            length, count = self._stranded
+            if self._files.size(self._descriptor) > (length + count) * SIZE:
+                raise OSError(
+                    errno.EIO,
+                    "rows that the disk refused and could not remove are committed, as another writer has appended "
+                    "behind them: open the store again, and add what it lacks",
+                )
+            self._files.truncate(self._descriptor, length * SIZE)
+            self._stranded = None
 
     def _append_locked(self, entry: Entries, length: int | None = None, *, sync: bool) -> None:
         length = self._committed_length() if length is None else length
@@ -391,6 +420,8 @@ class Log:
     def holds(self, entry: Entries) -> bool:
         """Whether an entry that was given to `append` is committed. After an interrupt the caller cannot know."""
         at = int(entry["sequence"][0]) * SIZE
+        if self._stranded is not None and at >= self._stranded[0] * SIZE:
+            return False
         return self._files.read(self._descriptor, SIZE, at) == entry.tobytes()
 
     def _is_closed(self, number: int) -> bool:
