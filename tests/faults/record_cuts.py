@@ -52,6 +52,7 @@ class Ledger:
     def __init__(self, recorder: Recorder, first: Numbers) -> None:
         self.recorder = recorder
         self.states: list[Any] = [first]
+        recorder.states = self.states
         recorder.promise(0, 0)
 
     @contextlib.contextmanager
@@ -74,11 +75,13 @@ class RecordStory:
         *,
         before: Callable[[Path], None] = lambda root: None,
         place: str = "s",
+        commits_pending: bool = True,
     ) -> None:
         self.name = tell.__name__
         self._tell = tell
         self._before = before
         self._place = place
+        self.commits_pending = commits_pending  # to the store itself, when what is open is closed
 
     def prepare(self, root: Path) -> None:
         self._before(root)
@@ -244,8 +247,8 @@ def seals(root: Path, recorder: Recorder) -> list[Any]:
         store.append(value(6))
         with ledger.step([*range(7)]):
             store.flush()
-        store._session.generation.release()
         store.closed = True
+        store._session.generation.release()
     with ws.RecordStore.open(root / "s", "a") as store:
         assert seal_abandoned(store).sealed
     return ledger.states
@@ -403,8 +406,8 @@ def six(root: Path) -> None:
 STORIES = [
     RecordStory(appends),
     RecordStory(deep, place="a/b/s"),
-    RecordStory(staged),
-    RecordStory(converts),
-    RecordStory(filters, before=six, place="t"),
+    RecordStory(staged, commits_pending=False),
+    RecordStory(converts, commits_pending=False),
+    RecordStory(filters, before=six, place="t", commits_pending=False),
     *(RecordStory(tell, before=six) for tell in (chunks, edits, rebalances, merges, seals, fields, two_writers)),
 ]

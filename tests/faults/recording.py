@@ -84,6 +84,7 @@ class Recorder(_Real):  # type: ignore[misc, valid-type]
     def __init__(self, root: Path) -> None:
         self.root = root
         self.operations: list[Operation] = []
+        self.states: list[Any] = []  # of the data, as a story tells them
         self.outside: list[str] = []  # paths that were made without these files
         self._lock = threading.RLock()
         self._nodes = 1

@@ -1,11 +1,14 @@
 """`make torture`: campaigns that go on where they stopped, and whose counts add up in a file.
 
-    python -m tests.faults.torture [--states 100000] [--results build/torture.json]
+    python -m tests.faults.torture [--states 100000] [--faults 100000] [--results build/torture.json]
+
+The campaigns take turns: power cuts, and calls that fail (all calls x errors x stories, if as many are wanted).
 
 A part of a campaign that failed is tried again the next time, and so is one of which this file has never heard.
 """
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -13,13 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.faults import cache_cuts, record_cuts, remote_cuts
+from tests.faults import cache_cuts, io_campaign, record_cuts, remote_cuts
 from tests.faults.power_campaign import Story, campaign
 
 from warmstore.storage.atomic import replace_file
 
 AT_ONCE = 1000
 """States of one part."""
+FAULTS = 240
+"""Faults of one part."""
+STORIES: list[Story] = [*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES]
 SHARES = {"tiers": 0.2, "evictions": 0.3}
 """Stories whose states take long to judge have fewer."""
 
@@ -48,20 +54,20 @@ class Results:
         return sum(len(one) if isinstance(one, list) else one for one in counts)
 
 
-def power_stories() -> Iterator[tuple[Story, int]]:
+def power_parts() -> Iterator[tuple[Story, int]]:
     """All stories with each seed, and between them those that are drawn: for ever."""
     drawn = 0
     for seed in range(1_000_000):
-        for story in (*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES):
+        for story in STORIES:
             yield story, seed
         for _ in range(40):
             yield record_cuts.RandomStory(drawn), 0
             drawn += 1
 
 
-def power(results: Results, wanted: int, kept: Path) -> None:
-    """Power cuts, until so many states were judged."""
-    for story, seed in power_stories():
+def power(results: Results, wanted: int, kept: Path) -> Iterator[None]:
+    """Power cuts, until so many states were judged. Yields after each part."""
+    for story, seed in power_parts():
         if results.total("power", "states") >= wanted:
             return
         part = f"{story.name}, seed {seed}"
@@ -79,12 +85,43 @@ def power(results: Results, wanted: int, kept: Path) -> None:
         )
         for failure in found.failures[:3]:
             print(failure, flush=True)
+        yield
+
+
+def calls(results: Results, wanted: int) -> Iterator[None]:
+    """Calls that fail, until so many faults were judged, or all. Yields after each part."""
+    sizes: dict[str, int] = {}  # of stories, in faults
+    for number in itertools.count():
+        left = [story for story in STORIES if number * FAULTS < sizes.get(story.name, 1)]
+        if not left:
+            return
+        for story in left:
+            if results.total("calls", "faults") >= wanted:
+                return
+            part = f"{story.name}, faults from {number * FAULTS}"
+            if results.has("calls", part):
+                sizes[story.name] = results.parts["calls"][part]["of"]
+                continue
+            began = time.monotonic()
+            found = io_campaign.campaign(story, number * FAULTS, (number + 1) * FAULTS)
+            sizes[story.name] = found.of
+            counts = {"calls": found.calls, "of": found.of, "faults": found.faults, "failures": found.failures}
+            results.add("calls", part, counts)
+            print(
+                f"failing calls: {part}: {found.faults:,} of {found.of:,} faults of {found.calls:,} calls, "
+                f"{len(found.failures)} failed, {time.monotonic() - began:.0f} s; "
+                f"{results.total('calls', 'faults'):,} in all",
+                flush=True,
+            )
+            for failure in found.failures[:3]:
+                print(failure, flush=True)
+            yield
 
 
 def summary(results: Results) -> str:
     """The counts of all campaigns."""
     lines = []
-    for name, counted in (("power", "states"),):
+    for name, counted in (("power", "states"), ("calls", "faults")):
         parts = len(results.parts.get(name, {}))
         failures = results.total(name, "failures")
         lines.append(f"{name}: {results.total(name, counted):,} {counted} in {parts:,} parts, {failures:,} failures")
@@ -94,12 +131,14 @@ def summary(results: Results) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--states", type=int, default=100_000, help="states after power cuts, in all")
+    parser.add_argument("--faults", type=int, default=100_000, help="calls that fail, in all")
     parser.add_argument("--results", type=Path, default=Path("build/torture.json"), help="the file of counts")
     options = parser.parse_args()
     results = Results(options.results)
     kept = options.results.with_suffix(".failures")
     try:
-        power(results, options.states, kept)
+        for _ in itertools.zip_longest(power(results, options.states, kept), calls(results, options.faults)):
+            pass
     finally:
         print(summary(results), flush=True)
     sys.exit(1 if any(results.total(name, "failures") for name in results.parts) else 0)

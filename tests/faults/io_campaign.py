@@ -1,0 +1,276 @@
+"""Calls that fail: each file operation of a story fails once, or from then on, with each error that it may have.
+
+The story runs in a forked child, whose files fail at one call. An error must be an OSError or one of warmstore's. Then
+the disk works again, and what is still open is closed: pending rows are committed. Two other processes judge what is
+there, as after a power cut: what was acknowledged, and of the rest all or nothing.
+"""
+
+import errno
+import os
+import random
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.faults.children import Ended, in_child, well
+from tests.faults.power import Promise
+from tests.faults.power_campaign import SECONDS, SHARED, Story, spare_syncs
+from tests.faults.recording import SEAM, _Real, everywhere
+
+from warmstore.errors import WarmstoreError, WriteFailed
+from warmstore.storage import lifecycle
+from warmstore.storage.files import Buffer
+
+SHORT = -1
+"""A write that takes half of its bytes."""
+ERRORS = (errno.EIO, errno.ENOSPC, errno.EINTR, errno.EACCES, errno.EMFILE)
+_BATCH = 24
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The call that fails, from 0 on, and how; `forever`: all calls after it do too."""
+
+    at: int
+    name: str
+    code: int
+    forever: bool
+
+    def __str__(self) -> str:
+        how = "a short write" if self.code == SHORT else errno.errorcode[self.code]
+        return f"call {self.at} ({self.name}), {how}, {'for ever' if self.forever else 'once'}"
+
+
+@dataclass
+class IoResult:
+    """What came of a story: its calls, `of` all faults those that were judged, and how some failed."""
+
+    story: str
+    calls: int = 0
+    of: int = 0
+    faults: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+class Failing(_Real):  # type: ignore[misc, valid-type]
+    """Files below a folder that fail as told; without a fault they only count."""
+
+    def __init__(self, root: Path, fault: Fault | None = None) -> None:
+        self._root = str(root)
+        self._descriptors: set[int] = set()
+        self._fault = fault
+        self.seen: list[str] = []
+
+    def heal(self) -> None:
+        """From now on nothing fails."""
+        self._fault = None
+
+    def before(self, name: str) -> bool:
+        """Count a call, and raise if it fails. Returns whether a write is to be short."""
+        at = len(self.seen)
+        self.seen.append(name)
+        fault = self._fault
+        if fault is None or at < fault.at or (at > fault.at and not fault.forever):
+            return False
+        if fault.code == SHORT:
+            return True
+        raise OSError(fault.code, os.strerror(fault.code))
+
+    def is_ours(self, name: str, first: Any) -> bool:
+        """Whether a call is about the story's own files."""
+        if name == "map":
+            return True
+        return first in self._descriptors if isinstance(first, int) else str(first).startswith(self._root)
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+        if descriptor in self._descriptors and self.before("write"):
+            data = b"".join(buffers)
+            buffers = [data[: max(1, len(data) // 2)]]
+        return _Real.write(self, descriptor, buffers, offset)  # type: ignore[attr-defined, no-any-return]
+
+    def close(self, descriptor: int) -> None:
+        _Real.close(self, descriptor)  # type: ignore[attr-defined]
+        if descriptor in self._descriptors:
+            self._descriptors.discard(descriptor)
+            self.before("close")  # a descriptor whose close fails is closed
+
+
+def _failing(name: str) -> Callable[..., Any]:
+    real = getattr(_Real, name)
+
+    def called(self: Failing, *arguments: Any, **options: Any) -> Any:
+        ours = self.is_ours(name, arguments[0])
+        if ours:
+            self.before(name)
+        found = real(self, *arguments, **options)
+        if ours and name in ("open", "create"):
+            self._descriptors.add(found)
+        return found
+
+    return called
+
+
+for _name in SEAM:
+    if _name not in ("write", "close", "connect", "sync", "sync_folder"):
+        setattr(Failing, _name, _failing(_name))
+
+
+def _synced(name: str) -> Callable[..., Any]:
+    def called(self: Failing, thing: Any) -> None:
+        if self.is_ours(name, thing):
+            self.before(name)
+
+    return called
+
+
+for _name in ("sync", "sync_folder"):
+    setattr(Failing, _name, _synced(_name))
+
+
+class Promises:
+    """Takes what a story says, in place of a recorder."""
+
+    def __init__(self) -> None:
+        self.states: list[Any] = []
+        self.last = Promise(0, 0)
+
+    def promise(self, least: int, most: int) -> None:
+        self.last = Promise(least, most)
+
+
+def calls_of(story: Story, folder: Path) -> tuple[list[str], list[Any]]:
+    """The calls of a story in which nothing fails, and the states of its data."""
+
+    def count(say: Callable[[Any], None]) -> None:
+        root = _prepared(story, folder / "count")
+        files = Failing(root)
+        with everywhere(files):
+            states = story.run(root, Promises())  # type: ignore[arg-type]
+        say((files.seen, states))
+
+    (found,) = well(in_child(count))
+    shutil.rmtree(folder / "count")
+    calls, states = found
+    return calls, states
+
+
+def faults_of(calls: list[str]) -> list[Fault]:
+    """All faults of a story."""
+    return [
+        Fault(at, name, code, forever)
+        for at, name in enumerate(calls)
+        for code in (*ERRORS, *((SHORT,) if name == "write" else ()), *((errno.ENOMEM,) if name == "map" else ()))
+        for forever in (False, True)
+    ]
+
+
+def campaign(story: Story, first: int, last: int, seed: int = 0) -> IoResult:
+    """Judge the faults `first` to `last` of a story, in an order that the seed gives."""
+    result = IoResult(story.name)
+    with tempfile.TemporaryDirectory(prefix="warmstore-io-", dir=SHARED if SHARED.is_dir() else None) as name:
+        folder = Path(name)
+        calls, states = calls_of(story, folder)
+        result.calls = len(calls)
+        faults = faults_of(calls)
+        result.of = len(faults)
+        random.Random(seed).shuffle(faults)
+        for batch in _batches(faults[first:last]):
+            for fault, why in _judge(story, folder, batch, states):
+                result.failures.append(f"{story.name}, {fault}: {why}")
+            result.faults += len(batch)
+    return result
+
+
+def _batches(faults: list[Fault]) -> Iterator[list[Fault]]:
+    for first in range(0, len(faults), _BATCH):
+        yield faults[first : first + _BATCH]
+
+
+def _prepared(story: Story, folder: Path) -> Path:
+    spare_syncs()
+    root = folder / "root"
+    root.mkdir(parents=True)
+    story.prepare(root)
+    return root
+
+
+def _judge(story: Story, folder: Path, batch: list[Fault], states: list[Any]) -> list[tuple[Fault, str]]:
+    """Run a story with each of some faults. Returns those after which something was wrong, and what."""
+    failures: list[tuple[Fault, str]] = []
+    allowed: dict[int, list[Any]] = {}
+    for number, fault in enumerate(batch):
+        ended = in_child(lambda say, number=number, fault=fault: _run(story, folder / str(number), fault, say))  # type: ignore[misc]
+        if why := _wrong(ended):
+            failures.append((fault, why))
+        else:
+            ((least, most),) = ended.said
+            allowed[number] = states[least : most + 1]
+    expected: dict[int, Any] = {}
+    for turn in range(2):
+        found: dict[int, Any] = {}
+        for number, given in (expected if turn else allowed).items():
+            root = folder / str(number) / "root"
+            ended = in_child(lambda say, root=root, given=given, turn=turn: _look(story, root, given, turn, say))  # type: ignore[misc]
+            if why := _wrong(ended):
+                failures.append((batch[number], why))
+            else:
+                (found[number],) = ended.said
+        expected = found
+    for number in range(len(batch)):
+        shutil.rmtree(folder / str(number), ignore_errors=True)
+    return failures
+
+
+def _look(story: Story, root: Path, given: Any, turn: int, say: Callable[[Any], None]) -> None:
+    """Judge what is there, as the first process after a fault or as the second one."""
+    signal.alarm(SECONDS)
+    _quiet()
+    say(story.again(root, given) if turn else story.check(root, given, thorough=False))
+
+
+def _wrong(ended: Ended) -> str:
+    if ended.signal:
+        return "a hang" if ended.signal == signal.SIGALRM else f"a crash by signal {ended.signal}"
+    return ended.error or ("" if ended.code == 0 else f"it ended with {ended.code}")
+
+
+def _run(story: Story, folder: Path, fault: Fault, say: Callable[[Any], None]) -> None:
+    """Run a story with a fault, and say which states of its data may be there."""
+    signal.alarm(SECONDS)
+    _quiet()
+    root = _prepared(story, folder)
+    files, promises = Failing(root, fault), Promises()
+    with everywhere(files):
+        raised = None
+        try:
+            story.run(root, promises)  # type: ignore[arg-type]
+        except (OSError, WarmstoreError) as error:
+            raised = error  # its frames hold what is open
+        files.heal()
+        pending = False
+        for owner in list(lifecycle._owners):
+            had_pending = bool(owner._has_pending)
+            try:
+                owner.close()
+                pending |= had_pending
+            except WriteFailed as error:  # it says what it is, as after two refusals and another writer's rows
+                if "open the store again" not in str(error):
+                    raise
+        del raised
+    least, most = promises.last.least, promises.last.most
+    # What was pending, the object that reported the error has committed when it was closed.
+    least = min(least + 1, most) if pending and getattr(story, "commits_pending", False) else least
+    say((least, most))
+
+
+def _quiet() -> None:
+    import logging
+    import warnings
+
+    logging.disable()
+    warnings.simplefilter("ignore")
+    spare_syncs()
