@@ -104,6 +104,7 @@ def record(story: Story, folder: Path) -> Recording:
         recorder = Recorder(root)
         with everywhere(recorder):
             states = story.run(root, recorder)
+            recorder.finish()
         disk = Disk()
         for operation in recorder.operations:
             disk.apply(operation)

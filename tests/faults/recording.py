@@ -91,6 +91,7 @@ class Recorder(_Real):  # type: ignore[misc, valid-type]
         self._names: dict[tuple[int, str], int] = {}
         self._folders = {ROOT}
         self._open: dict[int, int] = {}
+        self._foreign: dict[int, bytes] = {}  # content of files that were made without these files
         self._last: dict[int, bytes] = {}  # version of a database
         self._mapped: dict[int, tuple[int, bytearray]] = {}  # by node: a descriptor, and the bytes that are recorded
         for path in sorted(root.rglob("*")):
@@ -108,6 +109,11 @@ class Recorder(_Real):  # type: ignore[misc, valid-type]
         with self._lock:
             self._look()
             self.operations.append(Promise(least, most))
+
+    def finish(self) -> None:
+        """Record what was made without these files since the last promise."""
+        with self._lock:
+            self._look()
 
     # Operations
 
@@ -258,6 +264,7 @@ class Recorder(_Real):  # type: ignore[misc, valid-type]
             node = self._node(path)
             if node is not None:
                 self._open[descriptor] = node
+                self._foreign.pop(node, None)
 
     def _place(self, path: Path) -> tuple[int, str] | None:
         """The node of a path's folder, and its name; None outside of the root."""
@@ -288,7 +295,8 @@ class Recorder(_Real):  # type: ignore[misc, valid-type]
         self.outside.append(str(path.relative_to(self.root)))
         node = self._add(place, is_folder=path.is_dir())
         if path.is_file() and not path.name.endswith(DATABASES):
-            self.operations.append(Write(node, 0, path.read_bytes()))
+            self._foreign[node] = path.read_bytes()
+            self.operations.append(Write(node, 0, self._foreign[node]))
 
     def _add(self, place: tuple[int, str], *, is_folder: bool) -> int:
         node, self._nodes = self._nodes, self._nodes + 1
@@ -336,8 +344,12 @@ class Recorder(_Real):  # type: ignore[misc, valid-type]
                 self._node(path)
         places = {node: place for place, node in self._names.items()}
         for place in list(self._names):
-            if not os.path.lexists(self._path(place, places)):
+            path, node = self._path(place, places), self._names[place]
+            if not os.path.lexists(path):
                 self._append(Names(((*place, None),)))
+            elif node in self._foreign and path.read_bytes() != self._foreign[node]:
+                self._foreign[node] = path.read_bytes()
+                self.operations += [Resize(node, len(self._foreign[node])), Write(node, 0, self._foreign[node])]
 
     def _path(self, place: tuple[int, str], places: dict[int, tuple[int, str]]) -> Path:
         folder, name = place
