@@ -35,6 +35,7 @@ def test_ls_cuts_nothing_off(folder: Path, columns: int) -> None:
     assert f"  warmstore compiled clear --dir {folder / 'compiled'}\n" in said
     assert f"  warmstore gc {folder / 'photos'} --older-than 0s --include-data   # may exist nowhere else\n" in said
     assert "…" not in said
+    assert ("kind: features" in said) == (columns == 40)  # where no table fits
 
 
 def test_ls_in_a_pipe_has_lines_that_are_as_long_as_they_need_to_be(
