@@ -69,7 +69,7 @@ class TestOneMachine:
         result = fill(place, logs)
         assert (result.computed, result.found) == (ROWS, 0)
         assert computed(logs) == dict.fromkeys(range(ROWS), 1)
-        assert len(processes(logs)) == 2
+        assert len(processes(logs)) <= 2  # on a busy machine one may have done all before the other has started
         check(place, tmp_path)
         result = fill(place, logs, rows(range(ROWS + 500)))
         assert (result.computed, result.found) == (500, ROWS)
