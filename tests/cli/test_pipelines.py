@@ -77,7 +77,7 @@ def test_a_plan_is_printed_and_drawn(module: str, name: str, tmp_path: Path) -> 
 )
 def test_what_is_no_pipeline_is_named(module: str, name: str, says: str) -> None:
     done = CliRunner().invoke(app, ["pipelines", "plan", name.format(module)])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert says in done.output
     assert "Traceback" not in done.output
 
@@ -151,7 +151,7 @@ def test_clear_removes_what_nobody_uses(samples: ws.Pipeline, tmp_path: Path) ->
     assert run("pipelines", "clear", tmp_path / "one", answer="n\n")[0] == 1
     assert list(tier.glob("1-raw-*/about.json"))
     code, said, _ = run("pipelines", "clear", tmp_path / "one", "2-raw", "--yes")
-    assert code == 1
+    assert code == 2
     code, said, _ = run("pipelines", "clear", tmp_path / "one", "1-raw", "--yes", "--json")
     assert code == 0
     assert len(json.loads(said)["removed"]) == 1
