@@ -80,10 +80,9 @@ class Failing(_Real):  # type: ignore[misc, valid-type]
             return True
         raise OSError(fault.code, os.strerror(fault.code))
 
-    def is_ours(self, name: str, first: Any) -> bool:
+    def is_ours(self, name: str, arguments: tuple[Any, ...]) -> bool:
         """Whether a call is about the story's own files."""
-        if name == "map":
-            return True
+        first = arguments[2 if name == "map" else 0]
         return first in self._descriptors if isinstance(first, int) else str(first).startswith(self._root)
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
@@ -103,7 +102,7 @@ def _failing(name: str) -> Callable[..., Any]:
     real = getattr(_Real, name)
 
     def called(self: Failing, *arguments: Any, **options: Any) -> Any:
-        ours = self.is_ours(name, arguments[0])
+        ours = self.is_ours(name, arguments)
         if ours:
             self.before(name)
         found = real(self, *arguments, **options)
@@ -121,7 +120,7 @@ for _name in SEAM:
 
 def _synced(name: str) -> Callable[..., Any]:
     def called(self: Failing, thing: Any) -> None:
-        if self.is_ours(name, thing):
+        if self.is_ours(name, (thing,)):
             self.before(name)
 
     return called

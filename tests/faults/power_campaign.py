@@ -178,7 +178,11 @@ def campaign(
     parent = SHARED if SHARED.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="warmstore-power-", dir=parent) as name:
         folder = Path(name)
-        recording = record(story, folder)
+        try:
+            recording = record(story, folder)
+        except AssertionError as error:  # a campaign goes on with the next story
+            result.failures.append(f"{story.name} cannot be recorded: {error}")
+            return result
         result.operations = len(recording.operations) - recording.start
         for batch in _batches(states(recording, count, seed, result)):
             for at, why in _judge(story, folder, batch, recording.states):
