@@ -1,9 +1,9 @@
 """Processes for programs that need one of their own, without the seconds of imports: forks of a warm interpreter.
 
 `popen` and `run` take what `subprocess.Popen` and `subprocess.run` take. The interpreter has imported torch and
-warmstore and has done nothing with them; it forks a child for each program. The child has the arguments, environment,
-folder and streams that it is given, runs the program as `__main__` and ends as an interpreter does. A fork does not
-show another seed of hashes, other addresses, and what happens while torch is imported. Tests of those start
+warmstore, and has searched them for patches; it forks a child for each program. The child has the arguments,
+environment, folder and streams that it is given, runs the program as `__main__` and ends as an interpreter does. A fork
+does not show another seed of hashes, other addresses, and what happens while torch is imported. Tests of those start
 interpreters, and the long run of tests starts one for every program.
 """
 
@@ -205,6 +205,18 @@ def _reap(statuses: dict[int, int]) -> None:
             writing.write(struct.pack("<q", status))  # unless nobody waits for it
 
 
+def _search_for_patches() -> None:
+    """Search the imported modules for patches, as the first identity of a process does, once for all children.
+
+    A child searches what it imports, and what it has changed.
+    """
+    from warmstore.identity.patches.search import Patches
+
+    patches = Patches().look()
+    for distribution in patches.distributions:
+        patches.of(distribution)
+
+
 def _become(task: int, streams: Sequence[int]) -> Callable[[], object]:
     """Make this process what `command` starts, and return what it runs."""
     for descriptor, number in zip(streams, range(3), strict=True):
@@ -256,6 +268,8 @@ if __name__ == "__main__":
     sys.path[:] = _BASE
     for module in sys.argv[2:]:
         importlib.import_module(module)
+    if "warmstore.identity.identity" in sys.modules:
+        _search_for_patches()
     gc.collect()
     gc.freeze()
     _this = sys.modules["__main__"]  # must live on when the program takes its name
