@@ -21,17 +21,18 @@ from tests.packaging.trials import BASE
 _PYTEST = ("pytest", "pytest-timeout", "hypothesis", "polars", "duckdb")
 _WITHOUT_TORCH = ("remote", "sign", "hf", "jax")
 ENVIRONMENTS = (
-    Environment("base"),
+    Environment("base", ("docs/records.md",)),
     Environment("base, lowest pins", pins="lowest"),
     Environment("base, Python 3.12", python="3.12"),
     Environment("base, Python 3.13", python="3.13"),
     Environment("extras, Python 3.12", _WITHOUT_TORCH, _WITHOUT_TORCH, python="3.12"),
     Environment("extras, Python 3.13", _WITHOUT_TORCH, _WITHOUT_TORCH, python="3.13"),
-    Environment("torch", ("torch",), ("torch",)),
-    Environment("compile", ("compile", "torch"), ("compile",)),
+    Environment("torch", ("torch", "README.md", "docs/features.md"), ("torch",)),
+    Environment("compile", ("compile", "docs/compile.md"), ("compile",)),
+    Environment("compile and remote", ("docs/remote.md",), ("compile", "remote")),
     Environment("sign", ("sign",), ("sign",)),
     Environment("remote", ("remote",), ("remote",)),
-    Environment("pipeline", ("pipeline",), ("pipeline", "torch")),
+    Environment("pipeline", ("pipeline", "docs/pipeline.md"), ("pipeline", "torch")),
     Environment("jax", ("jax",), ("jax",)),
     Environment("hf", ("hf",), ("hf",)),
     Environment("convert", ("hf", "hdf5", "array_record", "images"), ("convert",)),
@@ -88,7 +89,7 @@ def _tried(environment: Environment, sdist: Path, wheel: Path, folder: Path) -> 
         variables.pop(name, None)
     trials = Path(__file__).with_name("trials.py")
     for name in (*BASE, *environment.uses):
-        place = folder / name
+        place = folder / Path(name).stem
         place.mkdir()
         command = [python, trials, name]
         subprocess.run(command, cwd=place, env=variables, check=True, capture_output=True, text=True)

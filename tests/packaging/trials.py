@@ -1,4 +1,4 @@
-"""What an environment is tried with: `python trials.py NAME` in an empty folder, by the environment's own Python.
+"""What an environment is tried with: `python trials.py NAME|PAGE` in an empty folder, by the environment's own Python.
 
 It imports nothing of the tests. A use of an optional package works where its extra is installed; elsewhere it raises
 the `NotInstalled` that names the extra, and a command prints the same line.
@@ -8,6 +8,7 @@ import contextlib
 import inspect
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -214,6 +215,17 @@ def ray() -> None:
     assert warmstore.ray.read("for_ray").sum("n") == 4950
 
 
+def page(name: str) -> None:
+    """The code of a page runs as a reader pastes it, with no more installed than the page says."""
+    text = (Path(__file__).parent.parent.parent / name).read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    shared = [block for block in blocks if not re.match(r"# (needs:|[\w-]+\.py)", block)]
+    assert shared
+    Path("program.py").write_text("\n".join(shared))
+    done = subprocess.run([sys.executable, "program.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 USES: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "torch": (torch_modules, ("torch",)),
     "compile": (compile_cache, ("blake3", "filelock", "platformdirs", "torch")),
@@ -284,7 +296,7 @@ def command(*words: str) -> str:
 if __name__ == "__main__":
     os.environ["COLUMNS"] = "200"
     name = sys.argv[1]
-    if name in BASE:
-        BASE[name]()
+    if name.endswith(".md"):
+        page(name)
     else:
-        USES[name][0]()
+        (BASE[name] if name in BASE else USES[name][0])()
