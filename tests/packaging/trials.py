@@ -149,7 +149,6 @@ def pipeline() -> None:
     plan.plot("plan.png")
     with pipe.loader(plan, batch_size=10, workers=0) as loader:
         assert sum(int(batch.sum()) for batch in loader) > 0
-    command("pipelines", "ls", "samples")
 
 
 def _squares(value: int) -> Any:
