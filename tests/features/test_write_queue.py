@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import warmstore as ws
-from warmstore.features.outputs.output_structure import Leaf
+from warmstore.features.outputs.leaves import Leaf
 from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.records.index.sample_keys import as_keys
 from warmstore.storage.files import Files

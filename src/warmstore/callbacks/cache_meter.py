@@ -86,7 +86,7 @@ class CacheMeter:
         if self._given is not None:
             return self._given
         found = [each for each in open_objects() if isinstance(each, FeatureCache | FunctionCache)]
-        inner = {id(version) for each in found if isinstance(each, FeatureCache) for version in each._other_versions()}
+        inner = {id(version) for each in found if isinstance(each, FeatureCache) for version in each._others.values()}
         return [each for each in found if id(each) not in inner]
 
 

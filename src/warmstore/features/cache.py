@@ -7,29 +7,29 @@ Every process may write. A miss makes a process look for rows that others commit
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 from warmstore.display.html import html_method
 from warmstore.errors import ReadOnly, StaleCache
 from warmstore.features.cache_html import cache_html
 from warmstore.features.cache_merging import MergeResult, merge_caches
-from warmstore.features.cache_stats import CacheStats
+from warmstore.features.cache_stats import CacheStats, stats_of, usage_of
 from warmstore.features.keyed.cache_options import CacheOptions
 from warmstore.features.keyed.cache_session import CacheSession
-from warmstore.features.keyed.cache_versions import Fingerprint, difference, digest, read_versions
+from warmstore.features.keyed.cache_versions import Fingerprint, difference, digest
 from warmstore.features.keyed.cached_ids import CachedIds
 from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.features.keyed.usage_counters import Usage
 from warmstore.features.keyed.version_binding import bind
 from warmstore.features.remote_binding import RemoteBinding, pull, push
+from warmstore.features.sample_mapping import SampleMapping
 from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.loading.fill_result import FillResult
-from warmstore.records.index.sample_keys import HashedId, as_keys
-from warmstore.records.local_store import LocalStore
+from warmstore.records.index.sample_keys import as_keys
 from warmstore.records.maintenance.rewrite import Utilisation
 from warmstore.remote.location import is_remote
 from warmstore.replicate.pull import PullResult
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from warmstore.features.module_changes import ModuleChangeDetector
 
 
-class FeatureCache(Closeable):
+class FeatureCache(SampleMapping, Closeable):
     """The cache with one id in a folder. Safe to use from several threads and processes.
 
     If the folder is a URL, samples of other hosts are found at once and downloaded when they are read. New samples are
@@ -162,80 +162,6 @@ class FeatureCache(Closeable):
 
     _repr_html_ = html_method(cache_html)
 
-    # A mapping from ids to the outputs of single samples, in this version
-
-    def __len__(self) -> int:
-        """The number of cached samples, pending ones too. It reads the keys of all rows after a change; of a closed
-        cache it is the number of rows."""
-        return self._session.version.entries if self.closed else len(self._ids)
-
-    def __contains__(self, id: object) -> bool:
-        """Whether the output of a sample is cached, pending or on the disk.
-
-        Raises:
-            BadIds, BadIdType: it is no id.
-        """
-        return not len(self._session.missing(as_keys([id])))
-
-    def __iter__(self) -> Iterator[int | HashedId]:
-        """The ids of the cached samples, in no particular order. Of an id that is not an int its hash is stored."""
-        return iter(self._ids)
-
-    def __getitem__(self, id: object) -> Any:
-        """The output of one sample, without the dimension of samples, on the CPU.
-
-        Raises:
-            KeyError: it is not cached.
-            BadIds, BadIdType: it is no id.
-        """
-        value, is_cached = self._session.sample(as_keys([id]))
-        if not is_cached:
-            raise KeyError(id)
-        return value
-
-    def __setitem__(self, id: object, output: Any) -> NoReturn:
-        raise TypeError(f"a sample is put with its batch: cache.put_batch([{id!r:.80}], outputs), outputs [1, ...]")
-
-    def __delitem__(self, id: object) -> None:
-        """Delete one sample, for all processes. The next `rebalance` frees its space. Commits what is pending.
-
-        Raises:
-            KeyError: it is not cached.
-            BadIds, BadIdType: it is no id.
-            ReadOnly: this process does not write to the cache.
-            NotSupportedError: the cache was opened at a URL.
-        """
-        keys = as_keys([id])
-        if len(self._session.missing(keys)):
-            raise KeyError(id)
-        self._session.version.delete(keys)
-
-    def get(self, id: object, default: Any = None) -> Any:
-        """`cache[id]`, or `default` if the sample is not cached."""
-        value, is_cached = self._session.sample(as_keys([id]))
-        return value if is_cached else default
-
-    def keys(self) -> KeysView[Any]:
-        """The ids of the cached samples: ints, and a `HashedId` for any other id, which stands for the id."""
-        return KeysView(self)
-
-    def values(self) -> ValuesView[Any]:
-        """The outputs of the cached samples, one by one. `get_batch` is faster."""
-        return ValuesView(self)
-
-    def items(self) -> ItemsView[Any, Any]:
-        """The ids and outputs of the cached samples, one by one. `get_batch` is faster."""
-        return ItemsView(self)
-
-    def clear(self) -> None:
-        """Delete all samples of this version, for all processes, and free their space.
-
-        Raises:
-            ReadOnly: this process does not write to the cache.
-            NotSupportedError: the cache was opened at a URL.
-        """
-        self._session.version.clear()
-
     @property
     def path(self) -> Path:
         """The folder of this version of the cache."""
@@ -261,38 +187,11 @@ class FeatureCache(Closeable):
 
     def stats(self) -> CacheStats:
         """Figures of the cache and of its use by this process, summed over the open versions."""
-        sessions, versions, stores = self._sessions(), self._versions(), self._stores()
-        quota = self._session.version.quota
-        return CacheStats(
-            entries=sum(store._snapshot.length for store in stores),
-            pending=sum(len(version.blocks) for version in versions),
-            hits=sum(version.cost.here.hits for version in versions),
-            misses=sum(version.cost.here.misses for version in versions),
-            damaged=sum(session.damaged for session in sessions),
-            bytes=sum(store.nbytes for store in stores),
-            bytes_read=sum(session.bytes_read for session in sessions),
-            computed_seconds=sum(version.cost.here.seconds for version in versions),
-            seconds_saved=sum(version.cost.here.hits * version.cost.in_all().per_sample for version in versions),
-            versions=read_versions(self._session.version.folder, self._session.version.name),
-            hot_hits=sum(version.hot.hits for version in versions if version.hot is not None),
-            hot_bytes=sum(version.hot.nbytes for version in versions if version.hot is not None),
-            max_size=quota.max_size if quota is not None else None,
-            window=max((detector.window for detector in list(self._detectors)), default=None),
-            evicted=sum(gaps.count for gaps in (store._snapshot.gaps for store in stores) if gaps is not None),
-        )
+        return stats_of(self._sessions(), max((each.window for each in list(self._detectors)), default=None))
 
     def _usage_now(self) -> tuple[Usage, float, int]:
         """The use by this process, the seconds that hits saved, and the bytes that they read."""
-        versions = self._versions()
-        here = sum((version.cost.here for version in versions), Usage())
-        saved = sum(version.cost.here.hits * version.cost.in_all().per_sample for version in versions)
-        return here, saved, sum(session.bytes_read for session in self._sessions())
-
-    def _other_versions(self) -> list[FeatureCache]:
-        """The versions that were opened beside this one, whose use is part of this one's."""
-        return list(self._others.values())
-
-    # Samples
+        return usage_of(self._sessions())
 
     def get_batch(self, ids: Any, device: torch.device | str | None = None) -> tuple[Any, Int64]:
         """Look up a batch of samples.
@@ -517,9 +416,6 @@ class FeatureCache(Closeable):
 
     def _versions(self) -> list[OpenVersion]:
         return [session.version for session in self._sessions()]
-
-    def _stores(self) -> list[LocalStore]:
-        return [version.reader.store for version in self._versions() if version.reader is not None]
 
     # Committing and closing
 

@@ -12,8 +12,9 @@ from warmstore.features.keyed.cache_reader import CacheReader, select
 from warmstore.features.keyed.cache_store import is_settled, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, have_same_rules
 from warmstore.features.open_cache import OpenCache
+from warmstore.features.outputs.leaves import Leaf
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
-from warmstore.features.outputs.output_structure import Leaf, check_spec
+from warmstore.features.outputs.output_structure import check_spec
 from warmstore.records.keyed_store import IndexedStore, read_keys
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.progress import progress_bar

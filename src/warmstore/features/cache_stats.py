@@ -1,10 +1,18 @@
 """CacheStats: the figures of a feature cache."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from warmstore.display.html import html_method
 from warmstore.features.cache_html import stats_html
-from warmstore.features.keyed.cache_versions import CacheVersion
+from warmstore.features.keyed.cache_versions import CacheVersion, read_versions
+from warmstore.features.keyed.usage_counters import Usage
+
+if TYPE_CHECKING:
+    from warmstore.features.keyed.cache_session import CacheSession
 
 
 @dataclass(frozen=True)
@@ -46,3 +54,36 @@ class CacheStats:
     def hit_rate(self) -> float:
         """Hits among the samples looked up, 0 to 1."""
         return self.hits / max(self.hits + self.misses, 1)
+
+
+def stats_of(sessions: Sequence[CacheSession], window: float | None) -> CacheStats:
+    """The figures of the open versions of a cache. The first one has the cache's limit."""
+    versions = [session.version for session in sessions]
+    stores = [version.reader.store for version in versions if version.reader is not None]
+    use, saved, bytes_read = usage_of(sessions)
+    first = versions[0]
+    return CacheStats(
+        entries=sum(store._snapshot.length for store in stores),
+        pending=sum(len(version.blocks) for version in versions),
+        hits=use.hits,
+        misses=use.misses,
+        damaged=sum(session.damaged for session in sessions),
+        bytes=sum(store.nbytes for store in stores),
+        bytes_read=bytes_read,
+        computed_seconds=use.seconds,
+        seconds_saved=saved,
+        versions=read_versions(first.folder, first.name),
+        hot_hits=sum(version.hot.hits for version in versions if version.hot is not None),
+        hot_bytes=sum(version.hot.nbytes for version in versions if version.hot is not None),
+        max_size=first.quota.max_size if first.quota is not None else None,
+        window=window,
+        evicted=sum(gaps.count for gaps in (store._snapshot.gaps for store in stores) if gaps is not None),
+    )
+
+
+def usage_of(sessions: Sequence[CacheSession]) -> tuple[Usage, float, int]:
+    """The use by this process, the seconds that hits saved, and the bytes that they read."""
+    costs = [session.version.cost for session in sessions]
+    use = sum((cost.here for cost in costs), Usage())
+    saved = sum(cost.here.hits * cost.in_all().per_sample for cost in costs)
+    return use, saved, sum(session.bytes_read for session in sessions)

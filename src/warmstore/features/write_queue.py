@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from warmstore.errors import SchemaMismatch, StaleCache
-from warmstore.features.outputs.output_structure import Leaf, nbytes_of
+from warmstore.features.outputs.leaves import Leaf, nbytes_of
 from warmstore.records.index.sample_keys import Keys
 from warmstore.storage.interrupts import uninterrupted
 

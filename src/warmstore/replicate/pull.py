@@ -13,8 +13,9 @@ from warmstore.errors import Damaged, Diverged, StoreExists
 from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.format.generation_log import open_log, open_numbers
 from warmstore.records.format.manifest import NAME, remove_leftovers, write_manifest
-from warmstore.records.log.commit_log import GenerationClosed, create_log
+from warmstore.records.log.commit_log import GenerationClosed
 from warmstore.records.log.log_entries import CLOSED, Entries, new_entry
+from warmstore.records.log.log_files import create_log
 from warmstore.records.read.live_batches import HAS_ROWS
 from warmstore.records.write.edit_lock import edit_lock
 from warmstore.remote.objects import Objects

@@ -21,8 +21,8 @@ import xxhash
 from warmstore.errors import Diverged, RemoteUnavailable
 from warmstore.records.format.generation_log import open_log, open_numbers
 from warmstore.records.format.manifest import NAME, read_manifest, write_manifest
-from warmstore.records.log.commit_log import create_log
 from warmstore.records.log.log_entries import CLOSED, new_entry
+from warmstore.records.log.log_files import create_log
 from warmstore.remote.limits import RequestLimits
 from warmstore.remote.location import Location, is_remote
 from warmstore.remote.objects import Objects

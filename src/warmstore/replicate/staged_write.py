@@ -23,8 +23,8 @@ from warmstore.errors import Diverged, NotAStore, SchemaMismatch, StoreExists, W
 from warmstore.records.format.fields import Fields, check_fields
 from warmstore.records.format.generation_log import open_log
 from warmstore.records.format.manifest import Manifest, read_manifest
-from warmstore.records.log.commit_log import create_log
 from warmstore.records.log.log_entries import ADOPTED, ENTRY, Entries, entries_of, last_chunk, new_entry
+from warmstore.records.log.log_files import create_log
 from warmstore.records.write.edit_lock import edit_lock
 from warmstore.records.write.store_draft import check_vacant, create_folder, publish
 from warmstore.records.write.upgrade import upgrade

@@ -10,8 +10,9 @@ from tests.faults.seam import OneByte, Refusing
 
 from warmstore.errors import Damaged, NotAStore, WriteFailed
 from warmstore.records.log import commit_log as log_module
-from warmstore.records.log.commit_log import GenerationClosed, Log, create_log
+from warmstore.records.log.commit_log import GenerationClosed, Log
 from warmstore.records.log.log_entries import BATCH, CLOSED, ENTRY, new_entry
+from warmstore.records.log.log_files import create_log
 from warmstore.storage.files import Files
 
 SIZE = ENTRY.itemsize

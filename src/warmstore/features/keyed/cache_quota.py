@@ -15,7 +15,7 @@ from pathlib import Path
 
 from warmstore.errors import SchemaMismatch, WarmstoreError, WriteFailed
 from warmstore.features.keyed.cache_versions import version_paths
-from warmstore.features.outputs.output_structure import nbytes_of
+from warmstore.features.outputs.leaves import nbytes_of
 from warmstore.features.write_queue import Block
 from warmstore.records.format.manifest import read_manifest
 from warmstore.records.index.key_index import host_name

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warmstore.features.keyed.row_values import Values, Varying
+from warmstore.features.outputs.leaves import Leaf, is_array
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
-from warmstore.features.outputs.output_structure import Leaf, is_array
 from warmstore.records.format.array_interop import is_tensor, to_numpy, to_torch, torch_dtype
 from warmstore.records.format.codecs import codec_of
 from warmstore.records.format.encoded_rows import ByteRanges, GatheredColumn

@@ -16,9 +16,10 @@ from warmstore.errors import AmbiguousBatch, BadBudget, Damaged, RemoteError
 from warmstore.features.keyed.cache_reader import merge, no_values, select
 from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.features.outputs.dims_inference import Repeats
+from warmstore.features.outputs.leaves import Leaf, nbytes_of
 from warmstore.features.outputs.out_dims import UNSET
 from warmstore.features.outputs.output_schema import OutputSchema
-from warmstore.features.outputs.output_structure import Leaf, flatten, nbytes_of
+from warmstore.features.outputs.output_structure import flatten
 from warmstore.features.write_queue import Block
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import DAMAGED, MISSING

@@ -16,7 +16,8 @@ import numpy as np
 import xxhash
 
 from warmstore.errors import AmbiguousBatch
-from warmstore.features.outputs.output_structure import ROOT, arrays_in, is_array
+from warmstore.features.outputs.leaves import is_array
+from warmstore.features.outputs.output_structure import ROOT, arrays_in
 from warmstore.records.format.array_interop import is_tensor, to_numpy
 from warmstore.records.index.sample_keys import Keys
 from warmstore.tree.containers import leaves, opened, under

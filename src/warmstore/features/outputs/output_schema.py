@@ -11,7 +11,8 @@ from urllib.parse import unquote
 import numpy as np
 
 from warmstore.errors import SchemaMismatch
-from warmstore.features.outputs.output_structure import Leaf, check_dims, paths_of, ragged_of, sample_of, unflatten
+from warmstore.features.outputs.leaves import Leaf, ragged_of
+from warmstore.features.outputs.output_structure import check_dims, paths_of, sample_of, unflatten
 from warmstore.features.outputs.pickled_leaves import unpickled
 from warmstore.records.format.array_interop import is_tensor, to_torch
 from warmstore.records.format.encoded_rows import EncodedRows

@@ -9,7 +9,6 @@ with one "item" per sample. "dim" of a tensor or ndarray is the dimension of its
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,10 +17,10 @@ import numpy as np
 
 from warmstore.errors import AmbiguousBatch, SchemaMismatch, UnsupportedType
 from warmstore.features.outputs.constant_arrays import constant_array, restored_array
+from warmstore.features.outputs.leaves import Leaf, is_array, stored_dtype
 from warmstore.features.outputs.out_dims import UNSET, dimension, spread
-from warmstore.features.outputs.pickled_leaves import pickled, unpickled
-from warmstore.records.format.array_interop import is_tensor, to_numpy, to_torch
-from warmstore.records.format.fields import Array, Bytes, Field, Json, Ragged, dtype_name
+from warmstore.features.outputs.pickled_leaves import pickled
+from warmstore.records.format.array_interop import is_tensor
 from warmstore.tree import spec as tree
 from warmstore.tree.containers import Container, opened, under
 from warmstore.tree.spec import TreeSpec, children_of, keys_of, leaf_specs, spec_of
@@ -34,72 +33,7 @@ ROOT = "output"
 
 _CONSTANTS = frozenset((type(None), bool, int, float, str))
 
-Copy = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
-"""Copies an array into contiguous memory that nothing else writes to."""
-
 LISTS = ("auto", "structure", "per_sample")
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """One per-sample part of a batch of outputs.
-
-    path: the path in the output, such as "hidden/0"; "output" for an output that is a single tensor. values: an array
-    or tensor [n, ...] with the samples in dimension 0, whatever their dimension in the output; or a list of n arrays,
-    n JSON values, or n pickled objects as bytes.
-    """
-
-    path: str
-    values: Any
-
-    @property
-    def stacked(self) -> bool:
-        return not isinstance(self.values, list)
-
-    @property
-    def dtype(self) -> str:
-        """The name of the dtype of stacked values.
-
-        Raises:
-            UnsupportedType: such a tensor cannot be stored.
-        """
-        return _dtype_of(self.path, self.values)
-
-    def to_host(self, copy: Copy) -> Leaf:
-        """The same values, as NumPy arrays that `copy` returned."""
-        if self.stacked:
-            return Leaf(self.path, copy(to_numpy(self.values)))
-        if self.values and is_array(self.values[0]):
-            return Leaf(self.path, [copy(to_numpy(value)) for value in self.values])
-        return self if self.is_pickled else Leaf(self.path, json.loads(json.dumps(self.values)))
-
-    def take(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Leaf:
-        """The values of some samples."""
-        if isinstance(self.values, list):
-            return Leaf(self.path, [self.values[row] for row in rows.tolist()])
-        which = to_torch(rows).to(self.values.device) if is_tensor(self.values) else rows
-        return Leaf(self.path, self.values[which])
-
-    def field(self) -> Field:
-        """The field of this leaf."""
-        if self.stacked:
-            return Array(self.dtype, tuple(self.values.shape[1:]))
-        if self.values and is_array(self.values[0]):
-            return ragged_of(_dtype_of(self.path, self.values[0]), self.values[0].ndim)
-        return Bytes() if self.is_pickled else Json()
-
-    @property
-    def is_pickled(self) -> bool:
-        return not self.stacked and bool(self.values) and isinstance(self.values[0], bytes)
-
-    def restored(self) -> Any:
-        """The values of the output, unpickled."""
-        return unpickled(self.path, self.values, allow_pickle=True) if self.is_pickled else self.values
-
-
-def ragged_of(dtype: str, ndim: int) -> Field:
-    """A field of arrays whose shapes vary. Scalars have only one shape."""
-    return Ragged(dtype, ndim) if ndim else Array(dtype)
 
 
 def flatten(
@@ -264,7 +198,7 @@ class _Flattener:
         if dims is UNSET and known is not None:
             dims = None if "array" in known else known.get("dim", 0)
         if dims is None:
-            return {"node": "constant", "array": constant_array(name, _dtype_of(name, value), value)}
+            return {"node": "constant", "array": constant_array(name, stored_dtype(name, value), value)}
         dim = dimension(dims, value.ndim, name) if value.ndim else 0
         if value.ndim == 0 or value.shape[dim] != self.count:
             raise SchemaMismatch(_not_per_sample(name, tuple(value.shape), self.count, dim, known is not None))
@@ -432,18 +366,6 @@ def _child(known: TreeSpec | None, at: int) -> TreeSpec | None:
     return children[at] if at < len(children) else None
 
 
-def nbytes_of(values: Any) -> int:
-    """Bytes of a leaf's values, estimated if they are no arrays."""
-    if isinstance(values, list):
-        return sum(len(value) if isinstance(value, bytes) else getattr(value, "nbytes", 64) for value in values)
-    return int(values.nbytes)
-
-
-def is_array(value: Any) -> bool:
-    """Whether a value is a tensor or a NumPy array."""
-    return isinstance(value, np.ndarray) or is_tensor(value)
-
-
 def arrays_in(value: Any) -> Iterator[Any]:
     """The arrays in nested dicts, lists and tuples."""
     if is_array(value):
@@ -451,13 +373,3 @@ def arrays_in(value: Any) -> Iterator[Any]:
     elif isinstance(value, dict | list | tuple):
         for child in value.values() if isinstance(value, dict) else value:
             yield from arrays_in(child)
-
-
-def _dtype_of(path: str, value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        if not value.dtype.isnative:
-            raise UnsupportedType(f"{path} is an array of {value.dtype.str}; only native byte order can be cached")
-        return dtype_name(value.dtype)
-    if value.is_quantized or value.is_sparse or str(value.layout) != "torch.strided":
-        raise UnsupportedType(f"{path} is a {value.layout} {value.dtype} tensor; only dense ones can be cached")
-    return str(value.dtype).removeprefix("torch.")

@@ -18,7 +18,7 @@ import xxhash
 from warmstore.errors import Damaged, NewerFormat, NotAStore, WarmstoreError
 from warmstore.records.format.checksums import generation_seed
 from warmstore.records.format.fields import Fields, fields_from_json, fields_to_json
-from warmstore.records.log.commit_log import is_closed
+from warmstore.records.log.log_files import is_closed
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import COPY, Files, read_whole
 

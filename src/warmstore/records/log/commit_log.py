@@ -17,17 +17,23 @@ from typing import Any, Self
 import numpy as np
 import xxhash
 
-from warmstore.errors import NotAStore
-from warmstore.records.log.byte_repair import with_one_byte_changed
-from warmstore.records.log.log_entries import CLOSED, ENTRY, SIZE, ZEROS, Entries, damaged, matches
+from warmstore.records.log.log_entries import (
+    CLOSED,
+    ENTRY,
+    PER_SECTOR,
+    SIZE,
+    ZEROS,
+    Entries,
+    damaged,
+    matches,
+    searched,
+    torn_from,
+)
+from warmstore.records.log.log_files import open_log, whole_entries
 from warmstore.storage.array_types import Bools
 from warmstore.storage.files import COPY, Files, read_whole, write_all, write_failed
 
 _logger = logging.getLogger("warmstore")
-
-_SEQUENCE = 48
-"""The byte offset of the sequence number in an entry."""
-_PER_SECTOR = 512 // SIZE
 
 
 class GenerationClosed(Exception):
@@ -58,7 +64,6 @@ class Log:
         self.path = path
         self.copy_path = path.with_name(path.name + COPY)
         self.lost: list[int] = []
-        self.is_damaged = False  # entries, or all of them, were read from the copy
         self._seed = seed
         self._files = files
         self._write = write
@@ -69,25 +74,8 @@ class Log:
         self._stranded: tuple[int, int] | None = None  # number and count of refused entries that could not be cut off
         self._guard = threading.RLock()
         self._depth = 0
-        try:
-            self._descriptor = self._open(write)
-        except FileNotFoundError:
-            raise NotAStore(f"{path} is missing: the store's folder is incomplete; restore it from a copy") from None
-
-    def _open(self, write: bool) -> int:
-        try:
-            return self._files.open(self.path, write=write)
-        except FileNotFoundError:
-            if not write:
-                descriptor = self._files.open(self.copy_path)
-                self.is_damaged = True
-                _logger.warning("%s is missing; its copy is read. verify(repair=True) restores it", self.path)
-                return descriptor
-        data = read_whole(self._files, self.copy_path)
-        with contextlib.suppress(FileExistsError):
-            _create(self.path, data, self._files)
-            _logger.warning("%s was missing and is restored from its copy", self.path)
-        return self._files.open(self.path, write=True)
+        # Damaged: entries, or all of them, were read from the copy.
+        self._descriptor, self.is_damaged = open_log(path, self.copy_path, files, write=write)
 
     def __enter__(self) -> Self:
         return self
@@ -153,7 +141,7 @@ class Log:
             data = b""  # a bad sector: the copy is read
         data = data[: len(data) // SIZE * SIZE]
         if data.endswith(ZEROS):
-            data = data[: _torn_from(data, first) * SIZE]
+            data = data[: torn_from(data, first) * SIZE]
         return data
 
     def _copy_is_longer(self, length: int) -> bool:
@@ -180,7 +168,7 @@ class Log:
         for number in np.flatnonzero(~good).tolist():
             part = slice(number * SIZE, (number + 1) * SIZE)
             entry = copy[part] if number < len(good_copy) and good_copy[number] else None
-            whole[part] = entry or self._searched(bytes(whole[part]), first + number) or ZEROS
+            whole[part] = entry or searched(bytes(whole[part]), first + number, self._seed) or ZEROS
         count = len(data) // SIZE
         more = self._committed(copy[len(data) :], good_copy[count:])
         whole += more
@@ -207,15 +195,6 @@ class Log:
         if count and entries["kind"][-1] == CLOSED and not self._superseded():
             count -= 1
         return copy[: count * SIZE]
-
-    def _searched(self, entry: bytes, number: int) -> bytes | None:
-        """Repair an entry with one wrong byte; None if that fails."""
-        return with_one_byte_changed(
-            entry,
-            lambda data: bool(matches(data, self._seed, number)[0]),
-            known=number.to_bytes(8, "little"),
-            at=_SEQUENCE,
-        )
 
     def _mend(self, whole: bytes, first: int) -> None:
         """Restore the log from entry `first` on. Only wrong entries are written."""
@@ -326,7 +305,7 @@ class Log:
             for number, entry in enumerate(entries):
                 # Entries of one sector reach the disk together. Earlier sectors are synced before the last one.
                 last = number + 1 == len(entries)
-                self._append_locked(entry, length + number, sync=last or not (length + number + 1) % _PER_SECTOR)
+                self._append_locked(entry, length + number, sync=last or not (length + number + 1) % PER_SECTOR)
         except BaseException as error:
             if isinstance(error, OSError):
                 self._cut_off(length, len(entries))
@@ -431,7 +410,7 @@ class Log:
     def _committed_length(self) -> int:
         # A torn tail is overwritten in place: cut back to whole entries, and over an all-zero last one.
         size = self._files.size(self._descriptor)
-        length = self._whole_entries(size)
+        length = whole_entries(self._files, self._descriptor, size)
         if length and self._is_closed(length - 1):
             if self._superseded():
                 raise GenerationClosed(str(self.path))
@@ -439,14 +418,6 @@ class Log:
         if size != length * SIZE:
             self._files.truncate(self._descriptor, length * SIZE)
         return length
-
-    def _whole_entries(self, size: int) -> int:
-        """The number of entries in a log of `size` bytes, without a torn tail."""
-        length = size // SIZE
-        if not length or self._files.read(self._descriptor, SIZE, (length - 1) * SIZE) != ZEROS:
-            return length
-        first = (length - 1) // _PER_SECTOR * _PER_SECTOR
-        return first + _torn_from(self._files.read(self._descriptor, (length - first) * SIZE, first * SIZE), first)
 
     def _roll_forward(self) -> None:
         """Append entries that a dead writer had written to the copy alone. Readers since then have seen them.
@@ -459,7 +430,9 @@ class Log:
                 if self._copy is not None and self._files.size(self._descriptor) <= self._refused * SIZE:
                     self._files.truncate(self._copy, self._refused * SIZE)
                 self._refused = None
-        if not self._copy_is_longer(self._whole_entries(self._files.size(self._descriptor)) * SIZE):
+        if not self._copy_is_longer(
+            whole_entries(self._files, self._descriptor, self._files.size(self._descriptor)) * SIZE
+        ):
             return
         try:
             length = self._committed_length()
@@ -472,44 +445,3 @@ class Log:
             self._files.sync(self._descriptor)
         if len(entries) < len(copy):
             self._files.truncate(self._copy_descriptor(0), length * SIZE + len(entries))
-
-
-def _torn_from(data: bytes, first: int) -> int:
-    """How many entries there are before the all-zero ones that end the last sector. `first`: the number of the first.
-
-    Entries of one sector are appended together. After a power failure the log may have their bytes as zeros.
-    """
-    count = len(data) // SIZE
-    least = max((first + count - 1) // _PER_SECTOR * _PER_SECTOR - first, 0)
-    while count > least and data[(count - 1) * SIZE : count * SIZE] == ZEROS:
-        count -= 1
-    return count
-
-
-def create_log(folder: Path, files: Files, data: bytes = b"") -> None:
-    """Create a log and its copy in a new folder, with the entries in `data`. Both are on the disk when this returns."""
-    for name in ("log", "log" + COPY):
-        _create(folder / name, data, files)
-    files.sync_folder(folder)
-
-
-def is_closed(folder: Path, files: Files) -> bool:
-    """Whether the log in a generation's folder, or its copy if that cannot be read, ends with a `closed` entry."""
-    for name in ("log", "log" + COPY):
-        try:
-            data = read_whole(files, folder / name)
-        except OSError:
-            continue
-        data = data[: len(data) // SIZE * SIZE]
-        if data and np.frombuffer(data[-SIZE:], ENTRY)["kind"][0] == CLOSED:
-            return True
-    return False
-
-
-def _create(path: Path, data: bytes, files: Files) -> None:
-    descriptor = files.create(path)
-    try:
-        write_all(files, descriptor, [data], 0)
-        files.sync(descriptor)
-    finally:
-        files.close(descriptor)

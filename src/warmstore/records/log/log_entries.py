@@ -6,6 +6,7 @@ import numpy as np
 import xxhash
 
 from warmstore.errors import Damaged
+from warmstore.records.log.byte_repair import with_one_byte_changed
 from warmstore.records.log.entry_kinds import (
     ADOPTED,
     BATCH,
@@ -34,6 +35,7 @@ __all__ = [
     "KINDS",
     "MERGED",
     "NOWHERE",
+    "PER_SECTOR",
     "SEALED",
     "SIZE",
     "STAGED",
@@ -46,6 +48,8 @@ __all__ = [
     "last_chunk",
     "matches",
     "new_entry",
+    "searched",
+    "torn_from",
 ]
 
 ENTRY = np.dtype(
@@ -67,6 +71,10 @@ NOWHERE = 0xFFFFFFFF
 """Stands for a chunk's number in an entry without a chunk of its own, such as an edit."""
 SIZE = ENTRY.itemsize
 ZEROS = bytes(SIZE)
+PER_SECTOR = 512 // SIZE
+"""Entries of one sector, which are appended together."""
+_SEQUENCE = 48
+"""The byte offset of the sequence number in an entry."""
 _WORTH_A_PASS = 1024
 """The number of entries from which `matches` uses the hash in a `merged` entry."""
 
@@ -130,4 +138,23 @@ def damaged(where: str, number: int, count: int) -> Damaged:
     return Damaged(
         f"{where}: entry {number} of {count} does not match its checksum, and neither does its copy. The log lists the "
         "rows of the store, so later rows cannot be read; restore the file from a copy, or open it with salvage=True"
+    )
+
+
+def torn_from(data: bytes, first: int) -> int:
+    """How many entries there are before the all-zero ones that end the last sector. `first`: the number of the first.
+
+    Entries of one sector are appended together. After a power failure the log may have their bytes as zeros.
+    """
+    count = len(data) // SIZE
+    least = max((first + count - 1) // PER_SECTOR * PER_SECTOR - first, 0)
+    while count > least and data[(count - 1) * SIZE : count * SIZE] == ZEROS:
+        count -= 1
+    return count
+
+
+def searched(entry: bytes, number: int, seed: int) -> bytes | None:
+    """Repair an entry with one wrong byte; None if that fails."""
+    return with_one_byte_changed(
+        entry, lambda data: bool(matches(data, seed, number)[0]), known=number.to_bytes(8, "little"), at=_SEQUENCE
     )

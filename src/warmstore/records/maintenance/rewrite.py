@@ -17,8 +17,8 @@ from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, s
 from warmstore.records.format.fields import Fields
 from warmstore.records.format.manifest import read_manifest, remove_leftovers, write_manifest
 from warmstore.records.format.value_encoding import compressed, encode
-from warmstore.records.log.commit_log import create_log
 from warmstore.records.log.log_entries import ADOPTED, CLOSED, NOWHERE, new_entry
+from warmstore.records.log.log_files import create_log
 from warmstore.records.read.gather import Gatherer
 from warmstore.records.read.snapshot import Snapshot
 from warmstore.records.store_session import BATCH_BYTES, StoreSession

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from warmstore.errors import ReadOnly, StoreExists
 from warmstore.records.format.manifest import NAME, Manifest, write_manifest
-from warmstore.records.log.commit_log import create_log
+from warmstore.records.log.log_files import create_log
 from warmstore.remote.location import is_remote
 from warmstore.storage.files import Files, ensure_folder, is_at, is_read_only, opened
 

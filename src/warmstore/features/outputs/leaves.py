@@ -1,0 +1,107 @@
+"""Leaves: the per-sample parts of a batch of outputs, which become fields of the cache's store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import UnsupportedType
+from warmstore.features.outputs.pickled_leaves import unpickled
+from warmstore.records.format.array_interop import is_tensor, to_numpy, to_torch
+from warmstore.records.format.fields import Array, Bytes, Field, Json, Ragged, dtype_name
+
+Copy = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+"""Copies an array into contiguous memory that nothing else writes to."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One per-sample part of a batch of outputs.
+
+    path: the path in the output, such as "hidden/0"; "output" for an output that is a single tensor. values: an array
+    or tensor [n, ...] with the samples in dimension 0, whatever their dimension in the output; or a list of n arrays,
+    n JSON values, or n pickled objects as bytes.
+    """
+
+    path: str
+    values: Any
+
+    @property
+    def stacked(self) -> bool:
+        return not isinstance(self.values, list)
+
+    @property
+    def dtype(self) -> str:
+        """The name of the dtype of stacked values.
+
+        Raises:
+            UnsupportedType: such a tensor cannot be stored.
+        """
+        return stored_dtype(self.path, self.values)
+
+    def to_host(self, copy: Copy) -> Leaf:
+        """The same values, as NumPy arrays that `copy` returned."""
+        if self.stacked:
+            return Leaf(self.path, copy(to_numpy(self.values)))
+        if self.values and is_array(self.values[0]):
+            return Leaf(self.path, [copy(to_numpy(value)) for value in self.values])
+        return self if self.is_pickled else Leaf(self.path, json.loads(json.dumps(self.values)))
+
+    def take(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Leaf:
+        """The values of some samples."""
+        if isinstance(self.values, list):
+            return Leaf(self.path, [self.values[row] for row in rows.tolist()])
+        which = to_torch(rows).to(self.values.device) if is_tensor(self.values) else rows
+        return Leaf(self.path, self.values[which])
+
+    def field(self) -> Field:
+        """The field of this leaf."""
+        if self.stacked:
+            return Array(self.dtype, tuple(self.values.shape[1:]))
+        if self.values and is_array(self.values[0]):
+            return ragged_of(stored_dtype(self.path, self.values[0]), self.values[0].ndim)
+        return Bytes() if self.is_pickled else Json()
+
+    @property
+    def is_pickled(self) -> bool:
+        return not self.stacked and bool(self.values) and isinstance(self.values[0], bytes)
+
+    def restored(self) -> Any:
+        """The values of the output, unpickled."""
+        return unpickled(self.path, self.values, allow_pickle=True) if self.is_pickled else self.values
+
+
+def ragged_of(dtype: str, ndim: int) -> Field:
+    """A field of arrays whose shapes vary. Scalars have only one shape."""
+    return Ragged(dtype, ndim) if ndim else Array(dtype)
+
+
+def nbytes_of(values: Any) -> int:
+    """Bytes of a leaf's values, estimated if they are no arrays."""
+    if isinstance(values, list):
+        return sum(len(value) if isinstance(value, bytes) else getattr(value, "nbytes", 64) for value in values)
+    return int(values.nbytes)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a tensor or a NumPy array."""
+    return isinstance(value, np.ndarray) or is_tensor(value)
+
+
+def stored_dtype(path: str, value: Any) -> str:
+    """The name of the dtype of an array or tensor.
+
+    Raises:
+        UnsupportedType: such a tensor cannot be stored.
+    """
+    if isinstance(value, np.ndarray):
+        if not value.dtype.isnative:
+            raise UnsupportedType(f"{path} is an array of {value.dtype.str}; only native byte order can be cached")
+        return dtype_name(value.dtype)
+    if value.is_quantized or value.is_sparse or str(value.layout) != "torch.strided":
+        raise UnsupportedType(f"{path} is a {value.layout} {value.dtype} tensor; only dense ones can be cached")
+    return str(value.dtype).removeprefix("torch.")
