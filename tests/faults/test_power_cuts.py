@@ -10,7 +10,7 @@ from tests.faults.power import Disk, Tree, Write
 from tests.faults.power_campaign import Story, campaign, make
 from tests.faults.record_cuts import FIELDS, check_store, columns, value
 from tests.faults.recording import Recorder, everywhere
-from tests.slow import either
+from tests.slow import either, thinned
 
 import warmstore as ws
 from warmstore.errors import Damaged, Diverged
@@ -25,7 +25,7 @@ SMALL = [*record_cuts.STORIES, *(record_cuts.RandomStory(seed) for seed in range
 LARGE = [*cache_cuts.STORIES, *remote_cuts.STORIES]
 
 
-@pytest.mark.parametrize("story", [*SMALL, *LARGE], ids=lambda story: story.name)
+@pytest.mark.parametrize("story", [*SMALL, *thinned(3, LARGE)], ids=lambda story: story.name)
 def test_some_states(story: Story) -> None:
     found = campaign(story, either(5 if story in SMALL else 2, 200), seed=1)
     assert not found.failures, found.failures[0]

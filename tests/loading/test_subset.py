@@ -163,7 +163,7 @@ def test_folds_over_a_pipeline_share_what_it_keeps(tmp_path: Path, tier: str) ->
         return np.full(4, index)
 
     pipe = ws.Pipeline(range(COUNT)).step(watched)
-    source = kept_source(pipe.chain, plan_of(pipe, [(1, tier, "raw")], [COUNT], folder=tmp_path / "kept"), 0)
+    source = kept_source(pipe._chain, plan_of(pipe, [(1, tier, "raw")], [COUNT], folder=tmp_path / "kept"), 0)
     parts = [part for pair in ws.folds(source, 3) for part in pair]
     seen.clear()
     for number in range(2):

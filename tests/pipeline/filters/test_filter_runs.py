@@ -73,9 +73,9 @@ def other_read(path: Path) -> Any:
 def test_the_folder_of_a_plan_keeps_answers(tmp_path: Path, paths: list[Path]) -> None:
     before = calls[0]
     pipe = ws.Pipeline(paths).step(read).filter(bright)
-    assert len(pipe.resolve(tmp_path / "cache")) == 40
+    assert len(pipe._resolve(tmp_path / "cache")) == 40
     other = pipe.filter(few, folder=tmp_path / "other")
-    assert len(other.resolve(tmp_path / "cache")) == 10
+    assert len(other._resolve(tmp_path / "cache")) == 10
     calls[0] = before
     assert evaluated(paths, tmp_path / "cache") == 0
     versions = {name: len(list((tmp_path / name).glob("*/*/about.json"))) for name in ("cache", "other")}

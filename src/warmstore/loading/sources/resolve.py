@@ -151,7 +151,8 @@ class _Resolver:
             return SubsetSource(inner, positions_of(value.indices, len(inner)))
         if is_torch_set(value, "ConcatDataset"):
             return ConcatSource([self.source(part, collation) for part in value.datasets])
-        if hasattr(value, "__len__") and (hasattr(value, "__getitems__") or hasattr(value, "__getitem__")):
+        has_items = hasattr(value, "__getitems__") or hasattr(value, "__getitem__")
+        if hasattr(value, "__len__") and has_items and not is_of(value, ("warmstore", "FeatureCache")):
             return SequenceSource(value, copy=self._copy)
         raise refusal_of(value)
 
