@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from tests.compiling.programs import compiler_settings
 from typer.testing import CliRunner
 
@@ -29,11 +30,18 @@ def command(*arguments: str, columns: int = 80) -> subprocess.CompletedProcess[s
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], dict[str, Any], Path]:
-    """One real demo: what it printed, its figures and its folder."""
-    folder = tmp_path_factory.mktemp("demo")
-    done = command("demo", "--images", str(IMAGES), "--epochs", str(EPOCHS), "--folder", str(folder / "kept"), "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done, json.loads(done.stdout), folder / "kept"
+    """One real demo: what it printed, its figures and its folder. Processes that share the tests share it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    said = folder / "demo.json"
+    with FileLock(folder / "demo.lock"):
+        if not said.exists():
+            options = ("--images", str(IMAGES), "--epochs", str(EPOCHS), "--folder", str(folder / "kept"), "--json")
+            done = command("demo", *options)
+            said.write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
+    code, printed, errors = json.loads(said.read_text())
+    assert code == 0, printed + errors
+    return subprocess.CompletedProcess(["demo"], code, printed, errors), json.loads(printed), folder / "kept"
 
 
 @pytest.fixture
