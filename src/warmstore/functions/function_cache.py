@@ -217,7 +217,8 @@ class FunctionCache(Closeable):
 
     def stats(self) -> FunctionStats:
         """Figures of the results and of their use by this process."""
-        results, here = self._open(), self._usage.here
+        results = self._open()
+        here, seconds_saved, _ = self._usage_now()
         return FunctionStats(
             entries=results.entries,
             pending=results.pending,
@@ -227,7 +228,7 @@ class FunctionCache(Closeable):
             damaged=results.damaged,
             bytes=results.nbytes,
             computed_seconds=here.seconds,
-            seconds_saved=here.hits * self._usage.in_all().per_sample,
+            seconds_saved=seconds_saved,
         )
 
     def _usage_now(self) -> tuple[Usage, float, int]:

@@ -2,8 +2,9 @@
 
 import time
 
+from warmstore.display.html import Html
 from warmstore.report.figures import count, size
-from warmstore.report.markup import Html, join, tag
+from warmstore.report.markup import join, tag
 from warmstore.report.report_data import ReportData
 from warmstore.report.seconds import kind
 

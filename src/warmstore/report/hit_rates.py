@@ -3,9 +3,10 @@
 from functools import reduce
 from operator import add
 
+from warmstore.display.html import Html
 from warmstore.report.cache_history import RecordedEpoch
 from warmstore.report.figures import Work, count
-from warmstore.report.markup import Html, join, tag
+from warmstore.report.markup import join, tag
 from warmstore.report.report_data import ReportData, ReportedCache
 
 _COLUMNS = 48

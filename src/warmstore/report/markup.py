@@ -5,11 +5,7 @@ import math
 import re
 from typing import Any, NamedTuple
 
-
-class Html(str):
-    """Markup that needs no escaping."""
-
-    __slots__ = ()
+from warmstore.display.html import Html
 
 
 def tag(name: str, /, *content: Any, **attributes: Any) -> Html:

@@ -5,10 +5,11 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
+from warmstore.display.html import Html
 from warmstore.report.events import compile_misses, evictions, refusals
 from warmstore.report.figures import Work, count, size
 from warmstore.report.hit_rates import hit_rates
-from warmstore.report.markup import Html, join, tag
+from warmstore.report.markup import join, tag
 from warmstore.report.plans import plans
 from warmstore.report.report_data import ReportData, ReportedCache
 from warmstore.report.seconds import all_of, by_epoch, kind, legend, overview

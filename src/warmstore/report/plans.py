@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from warmstore.display.html import Html
 from warmstore.report.cache_history import RecordedEpoch, number, text
 from warmstore.report.figures import count, duration, size
-from warmstore.report.markup import Figure, Html, join, tag
+from warmstore.report.markup import Figure, join, tag
 from warmstore.report.report_data import ReportData, ReportedCache
 
 _MEASURED = 24  # of the last steady epochs that are drawn

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
+from warmstore.display.html import Html
 from warmstore.report.cache_history import RecordedEpoch, RecordedRun
 from warmstore.report.figures import Work
-from warmstore.report.markup import Figure, Html, join, tag
+from warmstore.report.markup import Figure, join, tag
 from warmstore.report.report_data import FUNCTION, ReportData, ReportedCache
 from warmstore.storage.registry import COMPILED, FEATURES, PIPELINE
 

@@ -3,9 +3,10 @@
 import time
 from collections.abc import Sequence
 
+from warmstore.display.html import Html
 from warmstore.inventory.cached_folder import KINDS, CachedFolder
 from warmstore.report.figures import count, size
-from warmstore.report.markup import Html, join, tag
+from warmstore.report.markup import join, tag
 from warmstore.report.report_data import ReportData, name_of
 from warmstore.report.treemap import Box, squarified
 from warmstore.storage.humanize import format_duration
