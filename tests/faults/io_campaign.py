@@ -241,6 +241,7 @@ def _run(story: Story, folder: Path, fault: Fault, say: Callable[[Any], None]) -
     """Run a story with a fault, and say which states of its data may be there."""
     signal.alarm(SECONDS)
     _quiet()
+    inherited = set(map(id, lifecycle._owners))  # of this process's parent, which also holds them in memory
     root = _prepared(story, folder)
     files, promises = Failing(root, fault), Promises()
     with everywhere(files):
@@ -251,7 +252,7 @@ def _run(story: Story, folder: Path, fault: Fault, say: Callable[[Any], None]) -
             raised = error  # its frames hold what is open
         files.heal()
         pending = False
-        for owner in list(lifecycle._owners):
+        for owner in [one for one in lifecycle._owners if id(one) not in inherited]:
             had_pending = bool(owner._has_pending)
             try:
                 owner.close()

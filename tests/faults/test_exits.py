@@ -152,6 +152,20 @@ owner._register()
     assert "could not be closed" in ran.stderr
 
 
+def test_an_artifact_store_that_fails_to_close_loses_nothing(tmp_path: Path) -> None:
+    program = """
+import sys
+from warmstore.compiling.store.artifact_store import ArtifactStore
+class Failing(ArtifactStore):
+    def close(self):
+        raise OSError("no")
+store = Failing(sys.argv[1])
+"""
+    ran = ended(program, tmp_path / "a")
+    assert ran.returncode == 0
+    assert "could not be closed; nothing was pending" in ran.stderr
+
+
 def test_a_forked_child_ends_as_its_program_says(tmp_path: Path) -> None:
     ws.RecordStore.create(tmp_path / "s", NUMBER).close()
     code = START + "if os.fork():\n    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
@@ -329,6 +343,8 @@ def test_a_fork_after_torch_gathered_does_not_wait_for_ever(tmp_path: Path) -> N
 
 
 class Counted(Closeable):
+    _has_pending = True
+
     def __init__(self) -> None:
         self.closes = 0
         self.forks = 0

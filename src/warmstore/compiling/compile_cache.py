@@ -46,7 +46,7 @@ _WITHOUT_HOOK = frozenset({"triton.cubin", "triton.ptx", "triton.ttir", "autotun
 class CompileCache(Closeable):
     """The result of `init`. `active`: whether there is a cache; `reason`: why there is none."""
 
-    has_pending = False
+    _has_pending = False
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -98,6 +98,8 @@ class Loader(Closeable):
         ValueError, TypeError: an invalid option.
     """
 
+    _has_pending = False
+
     num_workers = 0  # trainers read these when they build torch's DataLoader of `dataset` and `batch_sampler`
     prefetch_factor = None
 

@@ -59,6 +59,8 @@ class Pipeline(Closeable):
         ValueError: `threads` is below 1, or `files` is unknown.
     """
 
+    _has_pending = False
+
     def __init__(
         self,
         source: Any,

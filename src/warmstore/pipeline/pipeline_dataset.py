@@ -32,6 +32,8 @@ class PipelineDataset(Closeable):
         ValueError: a step skips samples.
     """
 
+    _has_pending = False
+
     def __init__(self, source: PipelineSource) -> None:
         if source.skipping:
             source.release()

@@ -26,7 +26,7 @@ class Requests(Closeable):
             children.
     """
 
-    has_pending = False
+    _has_pending = False
 
     def __init__(self, url: str, *, at_exit: bool) -> None:
         self._url = url

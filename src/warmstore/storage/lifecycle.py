@@ -37,9 +37,9 @@ class Closeable(ABC):
     _handed_over = False
 
     @property
+    @abstractmethod
     def _has_pending(self) -> bool:
         """Whether data is lost if `close` fails now. If not, the failure does not change the status of the process."""
-        return True
 
     @property
     def _flushes_at_sigterm(self) -> bool:

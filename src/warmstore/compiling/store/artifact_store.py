@@ -61,7 +61,7 @@ class ArtifactStore(Closeable):
         NewerFormat: A newer warmstore made the store.
     """
 
-    has_pending = False
+    _has_pending = False
 
     def __init__(
         self,

@@ -38,6 +38,8 @@ class SampleStores(Closeable):
     cannot be opened.
     """
 
+    _has_pending = False
+
     def __init__(
         self, kept: CacheLayout, may_write: Callable[[Int64], Bools], at_end: PartRecorder | None = None
     ) -> None:

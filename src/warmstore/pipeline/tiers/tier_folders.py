@@ -78,6 +78,8 @@ class MemoryTier(Closeable):
         key: identifies the contents. limit: bytes.
     """
 
+    _has_pending = False
+
     def __init__(self, key: str, limit: int) -> None:
         self.notes: list[str] = []
         self.limit = limit
