@@ -4,6 +4,7 @@ import errno
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.faults import cache_cuts, record_cuts, remote_cuts
 from tests.faults.io_campaign import SHORT, campaign, faults_of
@@ -15,6 +16,7 @@ from tests.slow import either
 import warmstore as ws
 from warmstore.errors import WriteFailed
 from warmstore.storage.files import Files
+from warmstore.storage.memory.unchecked_reader import UncheckedReader
 
 pytestmark = pytest.mark.forks
 
@@ -151,3 +153,15 @@ def test_a_store_whose_files_fail_to_close_is_closed(tmp_path: Path) -> None:
     assert files.closed == closed
     with ws.RecordStore.open(tmp_path / "s") as again:
         assert check_store(again) == [0, 1]
+
+
+def test_files_that_were_read_and_fail_to_close_are_all_closed(tmp_path: Path) -> None:
+    files = Closing()
+    paths = {slot: str(tmp_path / str(slot)) for slot in range(3)}
+    for path in paths.values():
+        Path(path).write_bytes(bytes(8))
+    reader = UncheckedReader(files, 8, paths)
+    reader.rows(np.array([0, 8, 16]), 8)
+    files.is_failing = True
+    reader.release()
+    assert len(set(files.closed)) == 3

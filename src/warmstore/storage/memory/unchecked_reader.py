@@ -134,4 +134,5 @@ def _heads(starts: Int64, lengths: Int64, slot: int) -> Int64 | None:
 
 def _close_all(files: Files, descriptors: dict[int, int]) -> None:
     while descriptors:
-        files.close(descriptors.popitem()[1])
+        with contextlib.suppress(OSError):  # they were only read, and the others are to be closed too
+            files.close(descriptors.popitem()[1])
