@@ -26,13 +26,7 @@ COMMANDS = ("--help", "ls", "du", "gc --older-than 30d --dry-run")
 def run(settings: Settings) -> Report:
     count = settings.pick(1_000, 20)
     times = settings.pick(9, 1)
-    environment = {
-        **os.environ,
-        "XDG_STATE_HOME": str(settings.folder / "state"),
-        "XDG_CACHE_HOME": str(settings.folder / "user"),
-        "TMPDIR": str(settings.folder),
-    }
-    os.environ["XDG_STATE_HOME"] = environment["XDG_STATE_HOME"]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(settings.folder / "user"), "TMPDIR": str(settings.folder)}
     for number in range(count):
         with ws.FeatureCache(settings.folder / "caches", f"backbone_{number}") as cache:
             cache.put_batch(range(SAMPLES), np.ones((SAMPLES, 8), np.float32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
 import shutil
 import tempfile
 import time
@@ -22,18 +23,17 @@ from benchmarks.side_by_side import describe
 
 def in_own_process(name: str, parent: Path, quick: bool) -> Report:
     """Run one benchmark in a new process over a new folder, which is removed whatever happens."""
-    with ProcessPoolExecutor(
-        1,
-        multiprocessing.get_context("spawn"),
-        # A spawned process would start its own workers in that way too, and not as a user's program does.
-        initializer=_set_start_method,
-        initargs=(multiprocessing.get_start_method(),),
-    ) as pool:
-        folder = Path(tempfile.mkdtemp(prefix="warmstore-bench-", dir=parent))
-        try:
+    folder = Path(tempfile.mkdtemp(prefix="warmstore-bench-", dir=parent))
+    try:
+        with ProcessPoolExecutor(
+            1,
+            multiprocessing.get_context("spawn"),
+            initializer=_prepare,
+            initargs=(multiprocessing.get_start_method(), folder / "state"),
+        ) as pool:
             return pool.submit(run_one, name, Settings(folder, quick)).result()
-        finally:
-            shutil.rmtree(folder)
+    finally:
+        shutil.rmtree(folder)
 
 
 def run_one(name: str, settings: Settings) -> Report:
@@ -55,8 +55,10 @@ def run_one(name: str, settings: Settings) -> Report:
     return replace(report, run=facts)
 
 
-def _set_start_method(method: str) -> None:
-    multiprocessing.set_start_method(method, force=True)
+def _prepare(start_method: str, state: Path) -> None:
+    """In the new process: start others as a user's program does, and keep folders out of the user's registry."""
+    multiprocessing.set_start_method(start_method, force=True)  # a spawned process would spawn its own workers
+    os.environ["XDG_STATE_HOME"] = str(state)
 
 
 def _idle() -> float:

@@ -12,6 +12,8 @@ from benchmarks.record_keepers import Values
 from benchmarks.report import load
 from benchmarks.side_by_side import WrongValuesError
 
+from warmstore.storage.registry import registered
+
 
 def test_the_quick_samplers_are_right_and_have_their_bars(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
@@ -57,6 +59,7 @@ def test_the_quick_gather_has_the_limit_warmstore_and_a_ratio(tmp_path: Path) ->
         pytest.param("edits", 5, 5, marks=pytest.mark.slow),
         pytest.param("keys", 4, 22, marks=pytest.mark.slow),
         pytest.param("starts", 1, 2, marks=pytest.mark.slow),
+        pytest.param("listing", 1, 2, marks=pytest.mark.slow),
         ("artifacts", 3, 3),
     ],
 )
@@ -66,6 +69,7 @@ def test_the_quick_benchmark_has_a_figure_for_each_bar(name: str, tables: int, b
     report = load(tmp_path / f"{name}.json")
     assert status == 0, report.broken
     assert list((tmp_path / "data").iterdir()) == []
+    assert not [entry for entry in registered() if entry.path.is_relative_to(tmp_path)]
     assert (len(report.tables), len(report.bars)) == (tables, bars)
     assert all(bar.figure is not None and bar.figure > 0 for bar in report.bars)
     for table in report.tables:  # a peer has a figure, or a note that says why not

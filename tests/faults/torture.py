@@ -10,7 +10,9 @@ A part of a campaign that failed is tried again the next time, and so is one of 
 import argparse
 import itertools
 import json
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,11 +138,13 @@ def main() -> None:
     options = parser.parse_args()
     results = Results(options.results)
     kept = options.results.with_suffix(".failures")
-    try:
-        for _ in itertools.zip_longest(power(results, options.states, kept), calls(results, options.faults)):
-            pass
-    finally:
-        print(summary(results), flush=True)
+    with tempfile.TemporaryDirectory(prefix="warmstore-state-") as state:
+        os.environ["XDG_STATE_HOME"] = state  # never the user's registry
+        try:
+            for _ in itertools.zip_longest(power(results, options.states, kept), calls(results, options.faults)):
+                pass
+        finally:
+            print(summary(results), flush=True)
     sys.exit(1 if any(results.total(name, "failures") for name in results.parts) else 0)
 
 
