@@ -69,8 +69,8 @@ def decoded(data: Any, *, allow_pickle: bool) -> Any:
         Undecodable: a class is missing, or the result is a pickle and pickles are not allowed.
     """
     memory = data if isinstance(data, np.ndarray) else bytearray(data)
-    start = bytes(memory[:8])
-    if start == _PICKLED:
+    start = memory[:8]
+    if bytes(start) == _PICKLED:
         return _unpickled(memory, allow_pickle)
     at = 8 + int.from_bytes(start, "little")
     header = bytes(memory[8:at])
@@ -81,7 +81,7 @@ def decoded(data: Any, *, allow_pickle: bool) -> Any:
             part = bytes(memory[at : at + size])
             leaves.append(str(part, "utf-8") if is_text else part)
         else:
-            leaf = np.frombuffer(memory, dtype, count, at).reshape(shape) if count else np.empty(shape, dtype)
+            leaf = np.ndarray(shape, dtype, memory, at) if count else np.empty(shape, dtype)
             leaves.append(leaf if leaf.flags.aligned else leaf.copy())
         at += size + -size % _ALIGNMENT
     if spec[0] == "array" and not spec[4]:

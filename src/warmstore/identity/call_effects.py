@@ -29,6 +29,17 @@ _shared: dict[Any, tuple[weakref.ref[Any], dict[str, tuple[str | None, str | Non
 _effects: dict[int, tuple[weakref.ref[Any], dict[Any, CallEffects]]] = {}
 
 
+_process = os.getpid()
+
+
+def _after_fork() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class CallEffects:
     """The facts of a called object when the walk last read them, and the effects of calls on them.
 
@@ -44,13 +55,13 @@ class CallEffects:
 
     def _begin(self) -> None:
         self.calls = 0
-        self._process = os.getpid()
+        self._process = _process
         self._lock = threading.RLock()
 
     @property
     def lock(self) -> threading.RLock:
         """The lock of all attributes. A forked child has a new one: the threads of its parent are gone there."""
-        if self._process != os.getpid():
+        if self._process != _process:
             self._begin()
         return self._lock
 

@@ -267,13 +267,13 @@ class Watch:
             at_all: After all contents, request a walk, which finds changes that no container shows.
         """
         now = self._clock()
+        allowance = self._allowance + SHARE * (now - self._last)
+        contents = self._in_turn
+        if allowance <= 0 or not (contents or at_all):
+            return False
         # After a pause, the allowance suffices to hash all contents once.
         most = max(self._size / self._rate, 1e-3) + (self._walking if at_all else 0.0)
-        self._allowance = min(self._allowance + SHARE * (now - self._last), most)
-        self._last = now
-        contents = self._in_turn
-        if self._allowance <= 0 or not (contents or at_all):
-            return False
+        self._allowance, self._last = min(allowance, most), now
         self._turn = (self._turn + 1) % (len(contents) + at_all)
         if self._turn == len(contents):
             return True
@@ -324,7 +324,8 @@ class _Settled:
         views = [each.values() if isinstance(each, dict | MappingProxyType) else each for each in containers]
         self._sized = [*views, *(mapping for mapping, _ in items)]
         self._sizes = [*map(len, self._sized)]
-        self._keys = [(mapping, tuple(mapping)) for mapping in (*mappings, *(mapping for mapping, _ in items))]
+        self._mappings = [*mappings, *(mapping for mapping, _ in items)]
+        self._keys = [*map(tuple, self._mappings)]
         self._large = [(view, list(view)) for view in views if len(view) > _LARGE]
         self._large += [(mapping.values(), list(mapping.values())) for mapping, _ in items]
         self._views = [view for view in views if 0 < len(view) <= _LARGE]
@@ -354,13 +355,15 @@ class _Settled:
 
     def has_moved(self, exactly: bool) -> bool:
         """Whether anything has changed."""
-        if [*map(len, self._sized)] != self._sizes or [*map(type, self._objects)] != self._types:
+        if [*map(len, self._sized)] != self._sizes:
+            return True
+        if self._objects and [*map(type, self._objects)] != self._types:
             return True
         if self._count and pointers(self._hold()).tobytes() != self._pointers:
             return True
         if self._has_tensors and self._stamps_now() != self._stamps:
             return True
-        now = [read() for read in self._cells]
+        now = [*map(call, self._cells)]
         if not all(map(is_, now, self._read)) and not all(map(_is_same, now, self._read)):
             return True
         return exactly and self._has_moved_inside()
@@ -370,8 +373,8 @@ class _Settled:
 
     def _has_moved_inside(self) -> bool:
         return bool(
-            not all(map(is_, map(_dict_of, self._objects), self._dicts_of))
-            or any(tuple(mapping) != keys for mapping, keys in self._keys)
+            (self._objects and not all(map(is_, map(_dict_of, self._objects), self._dicts_of)))
+            or [*map(tuple, self._mappings)] != self._keys
             or (self._large and self.has_moved_in_large())
             or (self._probes and any(probe() != text for probe, text in self._probes))
             or (self._has_tensors and [*map(_strides_of, self._strided)] != self._strides)
