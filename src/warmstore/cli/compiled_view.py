@@ -33,9 +33,10 @@ def show_stats(found: StoreStats, console: Console) -> None:
         print_table(kinds, console)
     else:
         console.print("None yet.")
-    taken = found.size + found.claimed
+    taken = found.counted + found.claimed
     console.print(
-        f"On disk {format_size(taken)} of {format_size(found.limit)}, {taken / found.limit:.1%}, overhead included."
+        f"On disk {format_size(found.size)}. Of the limit of {format_size(found.limit)}, {format_size(taken)} are "
+        f"taken, {taken / found.limit:.1%}: in whole blocks, with what running processes have reserved."
     )
     counted = [f"{found.counters[name]:,} {label}" for name, label in _COUNTERS.items() if found.counters.get(name)]
     if counted:

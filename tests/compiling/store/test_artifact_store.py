@@ -207,7 +207,7 @@ def test_the_limit_holds_at_every_moment_for_every_size(size: int, tmp_path: Pat
             watching.clear()
         assert max(seen) <= limit
         assert len(seen) > 60
-        assert store.stats().size >= taken(store.folder)
+        assert store.stats().counted >= taken(store.folder)
         if size > 100_000:
             assert store.stats().counters["evicted"] > 0
             assert max(seen) > limit * 0.6  # and the room is used
@@ -218,7 +218,7 @@ def test_a_claim_counts_and_evicts(store: ArtifactStore) -> None:
         store.put(f"k{at}", "cpp.so", os.urandom(MB), environment=HERE)
     store.reserve("inductor", 55 * MB)
     assert store.stats().claimed >= 55 * MB
-    assert store.stats().size + store.stats().claimed <= 64 * MB
+    assert store.stats().counted + store.stats().claimed <= 64 * MB
     assert 0 < len(store.all()) < 10
     with pytest.raises(TooLarge, match="the reservation of 'inductor' takes 64,000,000 bytes"):
         store.reserve("inductor", 64 * MB)
@@ -227,11 +227,22 @@ def test_a_claim_counts_and_evicts(store: ArtifactStore) -> None:
     assert store.stats().claimed == 0
 
 
+def test_the_size_is_what_du_counts_and_the_limit_counts_no_holes(store: ArtifactStore) -> None:
+    store.put("k", "cpp.so", os.urandom(MB), environment=HERE)
+    (store.folder / "runs").mkdir()
+    (store.folder / "runs" / "log").touch()
+    os.truncate(store.folder / "runs" / "log", 10 * MB)
+    du = subprocess.run(["du", "-s", "--block-size=1", store.folder], check=True, capture_output=True, text=True)
+    found = store.stats()
+    assert MB < found.size == int(du.stdout.split()[0]) < 3 * MB
+    assert found.counted > 11 * MB
+
+
 def test_what_others_put_into_the_folder_counts(store: ArtifactStore) -> None:
-    before = store.stats().size
+    before = store.stats().counted
     (store.folder / "runs" / "deep").mkdir(parents=True)
     (store.folder / "runs" / "deep" / "run.json").write_bytes(bytes(55 * MB))
-    assert store.stats().size >= before + 55 * MB
+    assert store.stats().counted >= before + 55 * MB
     for at in range(10):
         store.put(f"k{at}", "cpp.so", os.urandom(MB), environment=HERE)
         assert taken(store.folder) <= 64 * MB

@@ -10,12 +10,15 @@ from pathlib import Path
 
 from warmstore.compiling.store.artifact_index import number
 from warmstore.compiling.store.artifact_quota import ArtifactQuota
+from warmstore.storage.disk_usage import allocated_bytes
 
 
 @dataclass(frozen=True)
 class StoreStats:
-    """Statistics of a store. `size`: bytes of its folder; `claimed`: bytes that processes have reserved elsewhere.
+    """Statistics of a store. `size`: bytes that its folder has allocated on the disk, as `warmstore ls` lists them.
 
+    `counted`: bytes that count against the limit: files in whole blocks, without holes and scratch directories.
+    `claimed`: bytes of the limit that processes have reserved for what their compilers write.
     `kinds` has the number of artifacts and their bytes for each kind, `jobs` the number of keys for each job.
     `counters` are sums since the store was made: "hit", "miss", "incompatible", "damaged", "evicted", "put", "left"
     (to torch.compile); and of a remote: "remote hit", "remote miss", "remote failed", "remote refused" (not trusted),
@@ -25,6 +28,7 @@ class StoreStats:
     folder: Path
     limit: int
     size: int
+    counted: int
     claimed: int
     artifacts: int
     blobs: int
@@ -49,7 +53,8 @@ def stats_of(
     return StoreStats(
         folder=folder,
         limit=quota.limit,
-        size=quota.everything(db),
+        size=allocated_bytes(folder),
+        counted=quota.everything(db),
         claimed=quota.claimed(db),
         artifacts=sum(count for _, count, _ in kinds),
         blobs=number(db, "SELECT blobs FROM totals"),
