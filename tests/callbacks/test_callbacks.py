@@ -22,6 +22,19 @@ def look_up(module: Any, count: int = 8) -> Any:
     return module(torch.ones(count, 4), cache_ids=range(count))
 
 
+def tripled(value: int) -> Any:
+    return torch.full((64,), 3.0 * value).exp().sin()
+
+
+def shifted(values: Any) -> Any:
+    return values + 1
+
+
+def planned() -> tuple[ws.Pipeline, ws.Plan]:
+    pipe = ws.Pipeline(list(range(200))).step(tripled).step(shifted)
+    return pipe, pipe.plan(memory="1MB", workers=0)
+
+
 @pytest.fixture
 def module(tmp_path: Path) -> Any:
     with ws.FeatureCache(tmp_path / "cache", "double") as cache:
@@ -72,11 +85,50 @@ class TestMeter:
 
     def test_what_can_be_given(self, module: Any, tmp_path: Path) -> None:
         f = ws.cached(tmp_path / "functions")(lambda x: x + 1)
-        for given in (module, module.cache, [module.cache], [module, f], f, f.cache):
-            CacheMeter(given)
-        for given in (3, [3], "cache"):
-            with pytest.raises(TypeError):
+        pipe, plan = planned()
+        with pipe.loader(plan, workers=0) as loader, pipe.loader(workers=0) as unplanned:
+            for given in (module, module.cache, [module.cache], [module, f], f, f.cache, plan, loader, [plan, f]):
                 CacheMeter(given)
+            for wrong in (3, [3], "cache", pipe, unplanned):
+                with pytest.raises(TypeError):
+                    CacheMeter(wrong)
+
+    def test_a_cache_that_was_closed_meanwhile_counts_once(self, tmp_path: Path) -> None:
+        f = ws.cached(tmp_path)(lambda x: x + 1)
+        meter = CacheMeter()
+        f(1)
+        assert meter.figures()["warmstore/misses"] == 1
+        f.cache.close()
+        assert meter.figures() == {}
+        f(1)
+        again = meter.figures()
+        assert (again["warmstore/hits"], again["warmstore/misses"]) == (1, 0)
+        f.cache.close()
+
+    @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("is_given", [True, False])
+    def test_epochs_of_a_plan(self, is_given: bool, workers: int) -> None:
+        pipe, plan = planned()
+        with pipe.loader(plan, batch_size=20, workers=workers) as loader:
+            meter = CacheMeter(plan if is_given else None)
+            found = []
+            for _ in range(3):
+                assert sum(len(batch) for batch in loader) == 200
+                found.append(meter.figures())
+        assert [(each["warmstore/hits"], each["warmstore/misses"]) for each in found] == [(0, 200), (200, 0), (200, 0)]
+        assert [each["warmstore/hit_rate"] for each in found] == [0, 1, 1]
+        assert found[0]["warmstore/computed_seconds"] > found[1]["warmstore/computed_seconds"] >= 0
+        saved = [each["warmstore/seconds_saved"] for each in found]
+        assert found[2]["warmstore/total_seconds_saved"] == pytest.approx(sum(saved))
+
+    def test_the_name_of_a_plan_is_that_of_its_steps(self, module: Any) -> None:
+        pipe, plan = planned()
+        with pipe.loader(plan, batch_size=20, workers=0) as loader:
+            meter = CacheMeter([plan, module])
+            for _ in loader:
+                pass
+            look_up(module)
+        assert {"warmstore/tripled-shifted/hit_rate", "warmstore/double/hit_rate"} <= set(meter.figures())
 
 
 class TestTrackers:

@@ -2,14 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from warmstore.features.cache import FeatureCache
 from warmstore.functions.function_cache import FunctionCache
-from warmstore.storage.lifecycle import open_objects
+from warmstore.loading.loader import Loader
+from warmstore.pipeline.metering.epoch_observer import EpochObserver
+from warmstore.pipeline.plan.plan import Plan
+from warmstore.pipeline.plan.plan_recorder import PlanRecorder
+from warmstore.storage.lifecycle import Closeable, open_objects
 
 _PREFIX = "warmstore/"
+_Cache = FeatureCache | FunctionCache | PlanRecorder
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,9 @@ class _Reading:
     bytes_read: float = 0
 
     @classmethod
-    def of(cls, cache: FeatureCache | FunctionCache) -> "_Reading":
+    def of(cls, cache: _Cache) -> "_Reading":
+        if isinstance(cache, PlanRecorder):
+            return cls(*astuple(cache.usage))
         use, seconds_saved, bytes_read = cache._usage_now()
         return cls(use.hits, use.misses, use.seconds, seconds_saved, bytes_read)
 
@@ -35,11 +43,13 @@ class _Reading:
 
 
 class CacheMeter:
-    """Reads what feature caches and cached functions did in this process.
+    """Reads what feature caches, cached functions and plans of pipelines did for this process.
+
+    What the loaders of a plan read counts from the end of each epoch on, with that of their worker processes.
 
     Args:
-        caches: `FeatureCache` objects, functions of `ws.cached`, or one of either. None reads all that are open at each
-            reading.
+        caches: `FeatureCache` objects, functions of `ws.cached`, plans of pipelines or their loaders, or one of these.
+            None reads all that are open at each reading; a plan while a loader of it is open.
 
     Raises:
         TypeError: something else.
@@ -47,25 +57,25 @@ class CacheMeter:
 
     def __init__(self, caches: Any = None) -> None:
         self._given = None if caches is None else [_cache(one) for one in _listed(caches)]
-        self._before = {id(cache): (cache, _Reading.of(cache)) for cache in self._caches()}
+        self._before = WeakKeyDictionary({cache: _Reading.of(cache) for cache in self._caches()})
         self._saved = 0.0
 
     def figures(self) -> dict[str, float]:
         """What happened since the last call, by name. Empty if nothing was looked up.
 
         warmstore/hit_rate: 0 to 1. warmstore/hits, warmstore/misses: samples and calls. warmstore/seconds_saved: that
-        hits would have taken to compute. warmstore/computed_seconds: that misses took. warmstore/bytes_read: of values
-        that were found. warmstore/total_seconds_saved: since the meter was made. With several caches also the
-        hit_rate and seconds_saved of each, as warmstore/NAME/hit_rate.
+        hits would have taken to compute; for a plan, that the program waited less than without, so fewer than none
+        while an epoch fills the tiers. warmstore/computed_seconds: that misses took. warmstore/bytes_read: of values
+        that were found, but for plans. warmstore/total_seconds_saved: since the meter was made. With several caches
+        also the hit_rate and seconds_saved of each, as warmstore/NAME/hit_rate.
         """
-        now = {id(cache): (cache, _Reading.of(cache)) for cache in self._caches()}
         parts: list[tuple[str, _Reading]] = []
-        for number, (cache, reading) in now.items():
-            known = self._before.get(number)
-            part = reading.since(known[1] if known is not None and known[0] is cache else _Reading())
+        for cache in self._caches():
+            now = _Reading.of(cache)
+            part = now.since(self._before.get(cache, _Reading()))
             if part.hits or part.misses:
                 parts.append((_name(cache), part))
-        self._before = now
+            self._before[cache] = now  # it may be closed at some reading, and opened again
         if not parts:
             return {}
         whole = sum((part for _, part in parts), _Reading())
@@ -82,29 +92,42 @@ class CacheMeter:
                 found[f"{_PREFIX}{unique}/seconds_saved"] = part.seconds_saved
         return found
 
-    def _caches(self) -> list[FeatureCache | FunctionCache]:
+    def _caches(self) -> list[_Cache]:
         if self._given is not None:
             return self._given
-        found = [each for each in open_objects() if isinstance(each, FeatureCache | FunctionCache)]
-        inner = {id(version) for each in found if isinstance(each, FeatureCache) for version in each._others.values()}
-        return [each for each in found if id(each) not in inner]
+        # A plan may have several loaders.
+        found = dict.fromkeys(cache for each in open_objects() if (cache := _read_of(each)) is not None)
+        inner = {version for each in found if isinstance(each, FeatureCache) for version in each._others.values()}
+        return [each for each in found if each not in inner]
 
 
 def _listed(caches: Any) -> Iterable[Any]:
-    is_one = isinstance(caches, FeatureCache | FunctionCache) or hasattr(caches, "cache")
+    is_one = isinstance(caches, Closeable) or _read_of(caches) is not None
     return [caches] if is_one else caches
 
 
-def _cache(given: Any) -> FeatureCache | FunctionCache:
-    found = given if isinstance(given, FeatureCache | FunctionCache) else getattr(given, "cache", None)
-    if not isinstance(found, FeatureCache | FunctionCache):
+def _cache(given: Any) -> _Cache:
+    found = _read_of(given)
+    if found is None:
         raise TypeError(
-            f"caches are FeatureCache objects, modules with one, or functions of ws.cached; got {given!r:.80}"
+            "caches are FeatureCache objects, modules with one, functions of ws.cached, plans of pipelines or loaders "
+            f"of a plan; got {given!r:.80}"
         )
     return found
 
 
-def _name(cache: FeatureCache | FunctionCache) -> str:
+def _read_of(given: Any) -> _Cache | None:
+    """What has the figures of an object; None for an object without."""
+    if isinstance(given, Plan):
+        return given._recorder
+    if isinstance(given, Loader):
+        recorder = given._observer.recorder if isinstance(given._observer, EpochObserver) else None
+        return recorder if isinstance(recorder, PlanRecorder) else None
+    found = given if isinstance(given, FeatureCache | FunctionCache) else getattr(given, "cache", None)
+    return found if isinstance(found, FeatureCache | FunctionCache) else None
+
+
+def _name(cache: _Cache) -> str:
     return cache.id if isinstance(cache, FeatureCache) else cache.name
 
 

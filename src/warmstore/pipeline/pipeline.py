@@ -297,7 +297,7 @@ class Pipeline(Closeable):
             start_method=start_method, **options,
         )  # fmt: skip
         if plan is not None:
-            loader._observer = EpochObserver(source.readings, plan.add_epoch, plan.recorder.epoch)
+            loader._observer = EpochObserver(source.readings, plan._add_epoch, plan._recorder)
         return loader
 
     def _source(self, plan: Plan | None, seed: int) -> PipelineSource:
@@ -305,7 +305,7 @@ class Pipeline(Closeable):
         if plan is None:
             return uncached_source(self._resolve(), seed)
         source = source_of(self._resolve(plan.folder), plan, seed)
-        if (parts := plan.recorder.parts()) is not None:
+        if (parts := plan._recorder.parts()) is not None:
             source.record_parts(parts)
         return source
 
@@ -339,7 +339,7 @@ class Pipeline(Closeable):
         self._hold(source)
         began = time.perf_counter()
         result = fill(source, batch_size, workers, start_method, progress)
-        plan.recorder.filled(result, time.perf_counter() - began)
+        plan._recorder.filled(result, time.perf_counter() - began)
         return result
 
     def push(

@@ -41,7 +41,7 @@ def epoch(
     """What a plan says of an epoch with CPU seconds by term."""
     taken = seconds or sum(cpu)
     reading = MeterReading(dict(zip(TERMS, cpu, strict=True)), taken - outside, SAMPLES, computed)
-    plan.add_epoch(MeasuredEpoch(EpochTimes(taken, outside, 0.0, True, workers), reading, PACE))
+    plan._add_epoch(MeasuredEpoch(EpochTimes(taken, outside, 0.0, True, workers), reading, PACE))
     return plan.explain()
 
 

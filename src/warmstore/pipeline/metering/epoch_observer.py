@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from warmstore.loading.epoch_times import EpochTimes
 from warmstore.pipeline.metering.epoch_meter import MeterReading, total
@@ -28,29 +29,35 @@ class MeasuredEpoch:
         return self.times.processes
 
 
+class EpochRecorder(Protocol):
+    """Receives every epoch of a loader."""
+
+    def epoch(self, times: EpochTimes, reading: MeterReading) -> None: ...
+
+
 class EpochObserver:
     """Called by a loader after each epoch.
 
     Args:
         readings: returns what all processes have measured since its last call.
         measured: receives each steady epoch: complete ones, except the first.
-        ended: receives every epoch.
+        recorder: receives every epoch.
     """
 
     def __init__(
         self,
         readings: Callable[[], list[MeterReading]],
         measured: Callable[[MeasuredEpoch], object],
-        ended: Callable[[EpochTimes, MeterReading], object],
+        recorder: EpochRecorder,
     ) -> None:
         self._readings = readings
         self._measured = measured
-        self._ended = ended
+        self.recorder = recorder
         self._pace = machine_pace()
 
     def __call__(self, times: EpochTimes) -> None:
         reading = total(self._readings())
-        self._ended(times, reading)
+        self.recorder.epoch(times, reading)
         if times.is_steady:
             if times.seconds >= _LONG:
                 self._pace = machine_pace()

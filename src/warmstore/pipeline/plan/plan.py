@@ -16,7 +16,7 @@ class Plan(PlanFigures):
     """A plan; see `PlanFigures`. Make one with `Pipeline.plan`; `print` it, or `plot` it."""
 
     @cached_property
-    def recorder(self) -> PlanRecorder:
+    def _recorder(self) -> PlanRecorder:
         """Writes the epochs of loaders of this plan into the history in its folder."""
         return PlanRecorder(self)
 

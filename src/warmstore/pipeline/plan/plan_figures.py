@@ -37,6 +37,7 @@ class PlanFigures:
     epoch_seconds: of a steady epoch, predicted; uncached_seconds: of one without caches. build_seconds: extra time of
     the first epoch, predicted. limits: lower bounds of a steady epoch in seconds, by name.
     memory_used, disk_used, worker_bytes: bytes planned for both tiers and for the workers with their batches.
+    steps, profile: what was planned, and the measurements it was planned by.
     notes: for the user, such as why a step cannot be cached. reasons: for each stage, why nothing is cached there.
     measured: seconds of the steady epochs that were run, added by the loader. epochs_run: their measurements by term.
     """
@@ -69,7 +70,7 @@ class PlanFigures:
     measured: list[float] = field(default_factory=list)
     epochs_run: list[MeasuredEpoch] = field(default_factory=list)
 
-    def add_epoch(self, epoch: MeasuredEpoch) -> None:
+    def _add_epoch(self, epoch: MeasuredEpoch) -> None:
         """Add a steady epoch; for a loader."""
         self.measured.append(epoch.times.seconds)
         self.epochs_run.append(epoch)

@@ -4,6 +4,8 @@ An epoch without a cache is the plan's prediction, for as many samples as the ep
 that a program waits less for batches: they are negative for an epoch that fills the tiers.
 """
 
+from dataclasses import dataclass
+
 from warmstore.loading.epoch_times import EpochTimes
 from warmstore.loading.fill_result import FillResult
 from warmstore.pipeline.metering.epoch_meter import MeterReading
@@ -12,11 +14,27 @@ from warmstore.pipeline.plan.plan_figures import PlanFigures
 from warmstore.storage.history import History, Pace
 
 
+@dataclass(frozen=True)
+class PlanUsage:
+    """The use of a plan by the loaders of this process, in whole epochs, and by `Pipeline.fill`.
+
+    hits, misses: samples. computed_seconds: of processors in the source and the steps; of a fill, on the clock.
+    seconds_saved: see above.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    computed_seconds: float = 0.0
+    seconds_saved: float = 0.0
+
+
 class PlanRecorder:
-    """Records the use of a plan by this process. Plans without a folder are not recorded.
+    """Records the use of a plan by this process. Plans without a folder are counted, and not recorded.
 
     The records of a short epoch are rate limited: after the first ones, at most one a second is written.
     """
+
+    usage = PlanUsage()
 
     def __init__(self, plan: PlanFigures) -> None:
         self._history = None if plan.folder is None else History(plan.folder, "pipelines")
@@ -26,6 +44,7 @@ class PlanRecorder:
         self._is_told = False
         # Plans of several splits may share a folder.
         self._name = f"{' -> '.join(step.name for step in plan.steps)} ({plan.samples:,} samples)"
+        self.name = "-".join(step.name for step in plan.steps)
 
     def _tell(self, history: History) -> None:
         """Record the plan before its first epoch."""
@@ -62,16 +81,18 @@ class PlanRecorder:
     def epoch(self, times: EpochTimes, reading: MeterReading) -> None:
         """Record an epoch of a loader that has ended."""
         epoch, self._epoch = self._epoch, self._epoch + 1
+        plan = self._plan
+        share = reading.samples * plan.world_size / max(plan.samples, 1)
+        uncached = plan.uncached_seconds * share
+        waited = max(times.seconds - times.outside, 0.0)
+        without = max(uncached - times.outside, 0.0) if times.processes else uncached
+        computing = reading.cpu["source reads"] + reading.cpu["steps"]
+        self._count(reading.samples - reading.computed, reading.computed, computing, without - waited)
         if self._history is None or not self._pace.may_end():
             return
         self._pace.wrote()
         self._tell(self._history)
-        plan = self._plan
-        share = reading.samples * plan.world_size / max(plan.samples, 1)
-        uncached = plan.uncached_seconds * share
         recorded, recorded_computed = reading.recorded
-        waited = max(times.seconds - times.outside, 0.0)
-        without = max(uncached - times.outside, 0.0) if times.processes else uncached
         self._history.append(
             "epoch",
             name=self._name,
@@ -97,6 +118,16 @@ class PlanRecorder:
 
     def filled(self, result: FillResult, seconds: float) -> None:
         """Record that `Pipeline.fill` has computed samples."""
+        self._count(result.found, result.computed, seconds, 0.0)
         if self._history is not None:
             self._tell(self._history)
             self._history.append("fill", name=self._name, seconds=seconds, computed=result.computed, hits=result.found)
+
+    def _count(self, hits: int, misses: int, computed_seconds: float, seconds_saved: float) -> None:
+        use = self.usage
+        self.usage = PlanUsage(
+            use.hits + hits,
+            use.misses + misses,
+            use.computed_seconds + computed_seconds,
+            use.seconds_saved + seconds_saved,
+        )

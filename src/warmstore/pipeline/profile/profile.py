@@ -109,7 +109,8 @@ class Profile:
 
     key: of the pipeline and the machine; a profile with another key is not used.
     samples: number of measured samples, of `total`. batch_size: of the measured batches.
-    edges: raw sizes in bytes that separate the buckets. counts: samples per bucket.
+    edges: raw sizes in bytes that separate the buckets. counts: samples per bucket. stages: the raw value, and each
+    step. scaling: by the number of workers. disk: that of the folder; None if it was not measured.
     alone: CPU seconds per sample beyond the steps (lookup, stacking) without workers. overhead: the same in a worker,
     with the transfer. delivery: CPU seconds per sample for the main process to receive it from a worker.
     took: seconds of profiling. options: those that it was made with. pace: of the machine, see
