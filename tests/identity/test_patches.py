@@ -76,6 +76,18 @@ def test_one_module_is_searched_for_one_change(searched: list[str], monkeypatch:
     assert searched == ["stringprep"]
 
 
+def test_one_name_comes_where_another_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All modules have as many values as before, and those between the two have the same ones at other places."""
+    monkeypatch.setattr(colorsys, "mine", mine, raising=False)
+    assert "colorsys.mine" in found()
+    monkeypatch.delattr(colorsys, "mine")
+    monkeypatch.setattr(json, "mine", mine, raising=False)
+    assert [place for place in found() if place.endswith(".mine")] == ["json.mine"]
+    monkeypatch.delattr(json, "mine")
+    monkeypatch.setattr(colorsys, "mine", mine, raising=False)
+    assert [place for place in found() if place.endswith(".mine")] == ["colorsys.mine"]
+
+
 def test_the_module_of_a_function_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function from text counts as the program's while its namespace is that of a loaded module."""
     module = types.ModuleType("cells")

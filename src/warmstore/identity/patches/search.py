@@ -6,6 +6,7 @@ import atexit
 import sys
 import threading
 import warnings
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import chain
 from types import ModuleType
@@ -70,7 +71,10 @@ class _Namespaces:
         self._modules: dict[str, _Module] = {}
         self._searched: dict[str, _Searched] = {}
         self._found: dict[str, list[_Searched]] = {}
+        self._namespaces: frozenset[int] = frozenset()  # of installed modules
         self._dicts: list[dict[Any, Any]] = []  # of all modules
+        self._owners: list[str] = []  # the module of each
+        self._sizes = np.empty(0, np.int64)  # of each
         self._addresses = np.empty(0, np.uint64)
 
     def by_distribution(self) -> dict[str, list[_Searched]]:
@@ -80,31 +84,50 @@ class _Namespaces:
             if loaded == self._loaded and is_same:
                 return self._found
             before = self._searched
-            moved = set() if is_same else {name for name, each in before.items() if each.has_moved()}
-            if loaded != self._loaded or moved:
-                self._search_again(moved)
+            moved = set() if is_same else {name for name in self._changed() if before[name].has_moved()}
+            if loaded != self._loaded:
+                self._load(moved)
                 self._loaded = loaded
+            elif moved:
+                self._search_again(moved)
             now = self._searched
             if is_same and all(now.get(name) is each for name, each in before.items()):
-                added = [each for name, each in now.items() if name not in before]
-                addresses = [self._addresses]
+                self._remember([each for name, each in now.items() if name not in before])
             else:
-                added, addresses, self._dicts = list(now.values()), [], []
-            self._dicts += [each for searched in added for each in searched.dicts]
-            self._addresses = np.concatenate([*addresses, *(each.addresses for each in added)])
+                self._dicts, self._owners = [], []
+                self._sizes, self._addresses = np.empty(0, np.int64), np.empty(0, np.uint64)
+                self._remember(list(now.values()))
             return self._found
 
-    def _search_again(self, moved: set[str]) -> None:
+    def _changed(self) -> set[str]:
+        """The modules with other values than at the last check."""
+        sizes = np.fromiter(map(len, self._dicts), np.int64, len(self._dicts))
+        changed = sizes != self._sizes
+        with suppress(RuntimeError, ValueError):  # another thread changes a namespace: all are looked at
+            held = _hold(self._dicts)
+            if len(held) == len(self._addresses):
+                at = np.flatnonzero(pointers(held).view(np.uint64) != self._addresses)
+                changed[np.searchsorted(np.cumsum(sizes), at, "right")] = True
+                return {self._owners[number] for number in np.flatnonzero(changed).tolist()}
+        return set(self._searched)
+
+    def _remember(self, added: list[_Searched]) -> None:
+        for each in added:
+            self._dicts += each.dicts
+            self._owners += [each.name] * len(each.dicts)
+        sizes = [len(one) for each in added for one in each.dicts]
+        self._sizes = np.concatenate([self._sizes, np.array(sizes, np.int64)])
+        self._addresses = np.concatenate([self._addresses, *(each.addresses for each in added)])
+
+    def _load(self, moved: set[str]) -> None:
         """Search the modules that are new or have moved, and choose anew among the candidates of all."""
         loaded = _loaded_modules(self._modules)
         searched = self._searched
         if any(name not in loaded or loaded[name].module is not each.module for name, each in searched.items()):
             searched = {}  # functions of a module that is gone may count as the program's
-        mock = getattr(sys.modules.get("unittest.mock"), "NonCallableMock", None)
-        installed = Installed(
-            frozenset(each.namespace for each in loaded.values() if not each.origin.is_program), mock=mock
-        )
         self._modules = loaded
+        self._namespaces = frozenset(each.namespace for each in loaded.values() if not each.origin.is_program)
+        installed = self._installed()
         self._searched = {
             name: _Searched(name, each.module, each.origin, installed)
             if name in moved or name not in searched
@@ -112,9 +135,28 @@ class _Namespaces:
             for name, each in loaded.items()
             if each.is_searched
         }
+        self._choose(self._searched.values(), installed)
+
+    def _search_again(self, moved: set[str]) -> None:
+        """Search modules that have moved, where no others are loaded."""
+        installed = self._installed()
+        again = {
+            name: _Searched(name, each.module, each.origin, installed)
+            for name, each in self._modules.items()
+            if name in moved
+        }
+        self._searched = self._searched | again
+        self._choose(again.values(), installed)
+
+    def _installed(self) -> Installed:
+        return Installed(self._namespaces, mock=getattr(sys.modules.get("unittest.mock"), "NonCallableMock", None))
+
+    def _choose(self, searched: Iterable[_Searched], installed: Installed) -> None:
+        for each in searched:
+            each.choose(installed)
         self._found = {}
         for each in self._searched.values():
-            if each.choose(installed):
+            if each.is_patched:
                 self._found.setdefault(each.origin.name, []).append(each)
 
     def forget(self) -> None:
@@ -142,17 +184,19 @@ class _Searched:
         self._patches: list[tuple[str, Any]] | None = None
         self._held: Any = np.empty(0, object)
         with suppress(RuntimeError, ValueError):  # another thread changes a namespace: the next check reads it again
-            self._held = self._hold()
+            self._held = _hold(self.dicts)
         self.addresses = pointers(self._held).view(np.uint64)
 
-    def choose(self, installed: Installed) -> bool:
-        """Select the candidates that may be patches among the modules that are loaded now. Returns whether any are."""
-        if not self._search.candidates:
-            return False
-        chosen = self._search.chosen(installed)
+    @property
+    def is_patched(self) -> bool:
+        """Whether any candidates may be patches."""
+        return bool(self._chosen)
+
+    def choose(self, installed: Installed) -> None:
+        """Select the candidates that may be patches among the modules that are loaded now."""
+        chosen = self._search.chosen(installed) if self._search.candidates else []
         if chosen != self._chosen:
             self._chosen, self._patches = chosen, None
-        return bool(chosen)
 
     def patches(self) -> list[tuple[str, Any]]:
         """The patches in this module, with their places. Reads the code of the module at the first call."""
@@ -165,7 +209,7 @@ class _Searched:
         if floor.same_values(self.dicts, self.addresses):
             return False
         try:
-            now, before = self._hold(), self._held
+            now, before = _hold(self.dicts), self._held
         except (RuntimeError, ValueError):
             return True
         if len(now) != len(before):
@@ -182,9 +226,10 @@ class _Searched:
         own = list(self.dicts[0])
         return at < len(own) and self._search.is_setting(own[at])
 
-    def _hold(self) -> Any:
-        values = chain.from_iterable(map(dict.values, self.dicts))
-        return np.fromiter(values, object, sum(map(len, self.dicts)))
+
+def _hold(dicts: list[dict[Any, Any]]) -> Any:
+    """The values of some dicts, object [n]."""
+    return np.fromiter(chain.from_iterable(map(dict.values, dicts)), object, sum(map(len, dicts)))
 
 
 _namespaces = _Namespaces()
