@@ -48,6 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
     state = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="warmstore-state-")  # never the user's registry
     config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # of children: its clock counts seconds, and programs are edited faster
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # as in a shell's background: children that are interrupted inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.register(signal.SIGALRM, file=2, chain=True)
     if not config.getoption("--fleet"):  # an alarm outlives exec, and would end Ray's servers
         os.register_at_fork(after_in_child=lambda: signal.alarm(FORKED_CHILD_SECONDS))

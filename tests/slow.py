@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 _long = [False]
 
@@ -33,8 +34,10 @@ def unforked() -> str:
 
 def thinned(count: int, parameters: Iterable[Any]) -> list[Any]:
     """The parameters, of which the short run has the first and every `count`-th after it; tuples are several values."""
-    marked = []
-    for at, values in enumerate(parameters):
-        values = values if isinstance(values, tuple) else (values,)
-        marked.append(pytest.param(*values, marks=() if at % count == 0 else pytest.mark.slow))
-    return marked
+    return [_at(values, is_slow=at % count > 0) for at, values in enumerate(parameters)]
+
+
+def _at(values: Any, *, is_slow: bool) -> ParameterSet:
+    if not isinstance(values, ParameterSet):
+        values = pytest.param(*values) if isinstance(values, tuple) else pytest.param(values)
+    return pytest.param(*values.values, marks=(*values.marks, *([pytest.mark.slow] if is_slow else ())), id=values.id)

@@ -19,6 +19,7 @@ from blake3 import blake3
 from tests.compiling.children import content
 from tests.compiling.environments import HERE, elsewhere
 from tests.compiling.store.test_artifact_store import taken
+from tests.slow import thinned
 
 from warmstore.compiling.bundles import export, import_
 from warmstore.compiling.store.artifact_store import ArtifactStore
@@ -205,7 +206,7 @@ HOSTILE: dict[str, Callable[[list[Member]], list[Member]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("trick", HOSTILE)
+@pytest.mark.parametrize("trick", thinned(3, HOSTILE))
 def test_nothing_of_a_hostile_bundle_is_taken(
     trick: str, source: ArtifactStore, target: ArtifactStore, tmp_path: Path
 ) -> None:

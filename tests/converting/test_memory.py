@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from benchmarks.convert import MAKERS
 from benchmarks.private_memory import in_fresh_process
+from tests.slow import thinned
 
 SIZE = 400_000_000
 BOUND = 300e6
@@ -13,7 +14,7 @@ BOUND = 300e6
 
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory counts differently elsewhere")
 @pytest.mark.parametrize(
-    "name", [name if name == "array.npy" else pytest.param(name, marks=pytest.mark.slow) for name in MAKERS]
+    "name", thinned(2, [name if name == "array.npy" else pytest.param(name, marks=pytest.mark.slow) for name in MAKERS])
 )
 def test_a_conversion_takes_less_than_its_source(tmp_path: Path, name: str) -> None:
     MAKERS[name](tmp_path / name, SIZE)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.faults import processes
 from tests.faults.children import FIELDS, check, columns, in_child, record, well
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.storage.lifecycle import Closeable
@@ -31,18 +32,21 @@ store.append({'x': 1})
 
 @pytest.mark.parametrize(
     ("end", "code"),
-    [
-        ("", 0),
-        ("sys.exit(3)", 3),
-        ("raise RuntimeError", 1),
-        ("del store; os._exit(0)", 0),
-        ("store = None; os._exit(0)", 0),
-        ("kept = [store]; kept.append(kept); del store", 0),
-        ("thread = threading.Thread(target=lambda: store.append({'x': 1})); thread.start()", 0),
-        ("import atexit; atexit.register(lambda: None)", 0),
-        ("sys.settrace(None); store.flush(); store.append({'x': 1})", 0),
-        ("import torch, multiprocessing", 0),
-    ],
+    thinned(
+        2,
+        [
+            ("", 0),
+            ("sys.exit(3)", 3),
+            ("raise RuntimeError", 1),
+            ("del store; os._exit(0)", 0),
+            ("store = None; os._exit(0)", 0),
+            ("kept = [store]; kept.append(kept); del store", 0),
+            ("thread = threading.Thread(target=lambda: store.append({'x': 1})); thread.start()", 0),
+            ("import atexit; atexit.register(lambda: None)", 0),
+            ("sys.settrace(None); store.flush(); store.append({'x': 1})", 0),
+            ("import torch, multiprocessing", 0),
+        ],
+    ),
 )
 def test_rows_pending_at_the_end_of_a_process_are_flushed(tmp_path: Path, end: str, code: int) -> None:
     ws.RecordStore.create(tmp_path / "s", NUMBER).close()
@@ -93,16 +97,19 @@ def ended(code: str, path: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("end", "code"),
-    [
-        ("", 120),
-        ("sys.exit(0)", 120),
-        ("sys.stderr.flush(); print('told', file=sys.stderr, flush=True)", 120),
-        ("sys.stderr = None", 120),
-        ("raise RuntimeError", 1),
-        ("raise KeyboardInterrupt", -signal.SIGINT),
-        ("import atexit; atexit.register(print, 'others have their turn')", 120),
-        ("import logging; logging.basicConfig(filename='/dev/null')", 120),
-    ],
+    thinned(
+        3,
+        [
+            ("", 120),
+            ("sys.exit(0)", 120),
+            ("sys.stderr.flush(); print('told', file=sys.stderr, flush=True)", 120),
+            ("sys.stderr = None", 120),
+            ("raise RuntimeError", 1),
+            ("raise KeyboardInterrupt", -signal.SIGINT),
+            ("import atexit; atexit.register(print, 'others have their turn')", 120),
+            ("import logging; logging.basicConfig(filename='/dev/null')", 120),
+        ],
+    ),
 )
 def test_rows_that_are_lost_at_the_exit_are_a_status(tmp_path: Path, end: str, code: int) -> None:
     ws.RecordStore.create(tmp_path / "s", NUMBER).close()

@@ -65,7 +65,7 @@ def go_on(path: Path, least: int, live: ws.RecordStore | None) -> None:
 MOMENTS = [(at, moment) for at in range(OPERATIONS) for moment in ("before", "middle", "after")]
 
 
-@pytest.mark.parametrize(("at", "moment"), thinned(2, MOMENTS))
+@pytest.mark.parametrize(("at", "moment"), thinned(6, MOMENTS))
 def test_killed_at_any_operation(tmp_path: Path, at: int, moment: str) -> None:
     path = tmp_path / "s"
     ended = in_child(lambda say: write(path, Killing(at, moment), say))
@@ -78,7 +78,7 @@ def test_killed_at_any_operation(tmp_path: Path, at: int, moment: str) -> None:
     go_on(path, max(ended.said, default=0), None)
 
 
-@pytest.mark.parametrize("flushes", range(1, 21))
+@pytest.mark.parametrize("flushes", thinned(4, range(1, 21)))
 def test_killed_from_outside_at_any_instant(tmp_path: Path, flushes: int) -> None:
     """The parent kills as soon as it hears of the n-th flush, wherever the child is by then; a reader watches."""
     path = tmp_path / "s"

@@ -12,6 +12,7 @@ import pytest
 from tests.faults.children import in_child
 from tests.faults.seam import Counting, Killing
 from tests.faults.stories import Hasty
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.features.keyed.cache_quota import SMALLEST
@@ -85,7 +86,7 @@ def operations(full: Path, tmp_path: Path, scenario: str) -> int:
     return len(counting.seen)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", thinned(2, SCENARIOS))
 @pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_any_operation(full: Path, tmp_path: Path, scenario: str, step: int) -> None:
     """The moments of an operation take turns, and so do operations in the quick run."""

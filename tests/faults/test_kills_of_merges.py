@@ -16,6 +16,7 @@ import pytest
 from tests.faults.children import FIELDS, check, columns, in_child, record
 from tests.faults.seam import Counting, FullDisk, Killing, Refusing
 from tests.faults.stories import Hasty
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.errors import WriteFailed
@@ -136,7 +137,7 @@ def go_on(path: Path, numbers: list[int]) -> None:
         assert store.verify(progress=False).ok
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", thinned(6, PARTS))
 @pytest.mark.parametrize("job", STATES)
 def test_killed_at_any_operation(path: Path, job: Job, part: int) -> None:
     names = operations(path, job)
@@ -210,7 +211,7 @@ def test_an_update_of_several_batches_that_a_full_disk_refused_is_done_later(pat
         shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", thinned(3, PARTS))
 @pytest.mark.parametrize("forever", [False, True])
 @pytest.mark.parametrize("job", STATES)
 def test_any_operation_refused(path: Path, job: Job, forever: bool, part: int) -> None:
@@ -232,11 +233,14 @@ def test_any_operation_refused(path: Path, job: Job, forever: bool, part: int) -
 
 @pytest.mark.parametrize(
     ("version", "name"),
-    [
-        (1, "edited"),
-        pytest.param(1, "killed", marks=pytest.mark.slow),
-        pytest.param(3, "adopted", marks=pytest.mark.slow),
-    ],
+    thinned(
+        3,
+        [
+            (1, "edited"),
+            pytest.param(1, "killed", marks=pytest.mark.slow),
+            pytest.param(3, "adopted", marks=pytest.mark.slow),
+        ],
+    ),
 )
 def test_an_upgrade_killed_at_any_operation(tmp_path: Path, version: int, name: str) -> None:
     frozen = HERE / "frozen" / f"format-{version}" / name

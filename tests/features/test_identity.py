@@ -220,7 +220,7 @@ PAIRS = {
 }
 
 
-@pytest.mark.parametrize("kind", thinned(2, PAIRS))
+@pytest.mark.parametrize("kind", thinned(6, PAIRS))
 def test_other_modules_are_others_and_the_same_are_found(tmp_path, kind):
     make, one, other = PAIRS[kind]
     filled = fill(tmp_path, make(one))

@@ -9,6 +9,7 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 import torch
+from tests.slow import thinned
 from torch import nn
 
 import warmstore as ws
@@ -31,7 +32,7 @@ IDS = {
 
 
 class TestIds:
-    @pytest.mark.parametrize("kind", IDS)
+    @pytest.mark.parametrize("kind", thinned(2, IDS))
     def test_every_kind(self, cached, kind):
         module = cached()
         x = torch.rand(4, 2)
@@ -71,7 +72,7 @@ class TestIds:
         with pytest.raises(ws.BadIds, match="cache_ids is missing"):
             cached()(torch.rand(2))
 
-    @pytest.mark.parametrize("flushed", [None, False, True])
+    @pytest.mark.parametrize("flushed", thinned(2, [None, False, True]))
     @pytest.mark.parametrize(
         ("ids", "error"),
         [

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from tests.slow import thinned
 from torch import nn
 
 import warmstore as ws
@@ -97,7 +98,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", thinned(3, CHANGES))
 def test_changes_are_noticed_and_named(tmp_path, change):
     model = Model()
     module = ws.CachedModule(model, ws.FeatureCache(tmp_path, "id"))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tests.slow import thinned
 from torch import nn
 
 import warmstore as ws
@@ -44,7 +45,7 @@ def ids(*numbers):
     return torch.tensor(numbers)
 
 
-@pytest.mark.parametrize("which", [[3], [19, 0, 3], list(range(20)), [5, 5, 5]])
+@pytest.mark.parametrize("which", thinned(3, [[3], [19, 0, 3], list(range(20)), [5, 5, 5]]))
 @pytest.mark.parametrize("make", [list, np.array, torch.tensor])
 def test_samples_that_are_known(features, module, which, make):
     for _ in range(3):

@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pytest
 import torch
+from tests.slow import thinned
 from torch import nn
 
 import warmstore as ws
@@ -136,7 +137,7 @@ class TestMask:
 class TestTokens:
     """All tensors of a tokeniser are [N, T], also where N is T: kept at the first batch, without a word."""
 
-    @pytest.mark.parametrize("first", [1, 5, 3])
+    @pytest.mark.parametrize("first", thinned(3, [1, 5, 3]))
     @pytest.mark.parametrize("form", ["keywords", "dict", "positions", "lists"])
     def test_as_many_as_samples(self, wrapped, first, form, caplog):
         tokens, mask = torch.randint(9, (12, 5)), torch.randint(2, (12, 5))
@@ -231,7 +232,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("form", ["position", "keyword", "dict"])
+@pytest.mark.parametrize("form", thinned(4, ["position", "keyword", "dict"]))
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings_as_long_as_the_first_batch(wrapped, name, form, caplog):
     """They are no values of single samples: nothing is cut, and a change is noticed, after batches that do not tell."""

@@ -53,6 +53,7 @@ from tests.frozen.specimens import (
 )
 from tests.frozen.test_frozen import equal
 from tests.pipeline.making import assigned, check, expected
+from tests.slow import thinned
 from torch import nn
 
 import warmstore as ws
@@ -203,13 +204,16 @@ CLEAN = ("hit", "miss", "stale")
 @pytest.mark.parametrize("versions", ["raise", "new"])
 @pytest.mark.parametrize(
     ("name", "make", "arguments", "wanted"),
-    [
-        (PLAIN, program.Backbone, {}, {}),
-        (DESCRIBED, program.Describer, {}, {}),
-        (VERSIONS, CALLS[0][0], CALLS[0][1], {}),
-        (VERSIONS, CALLS[1][0], CALLS[1][1], {"shift": 1.5}),
-        (VERSIONS, CALLS[2][0], CALLS[2][1], {"times": 3}),
-    ],
+    thinned(
+        2,
+        [
+            (PLAIN, program.Backbone, {}, {}),
+            (DESCRIBED, program.Describer, {}, {}),
+            (VERSIONS, CALLS[0][0], CALLS[0][1], {}),
+            (VERSIONS, CALLS[1][0], CALLS[1][1], {"shift": 1.5}),
+            (VERSIONS, CALLS[2][0], CALLS[2][1], {"times": 3}),
+        ],
+    ),
 )
 def test_the_module_that_filled_a_cache(
     copied: Callable[[str], Path],
@@ -296,7 +300,7 @@ OTHER_MODULES: dict[str, Callable[[pytest.MonkeyPatch], nn.Module]] = {
 
 
 @pytest.mark.parametrize("versions", ["raise", "new"])
-@pytest.mark.parametrize("change", OTHER_MODULES)
+@pytest.mark.parametrize("change", thinned(3, OTHER_MODULES))
 def test_another_module_is_never_answered(
     copied: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, change: str, versions: str
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from tests import warm
 from tests.faults.seam import FullDisk
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.functions.function_cache import FunctionCache
@@ -94,7 +95,7 @@ def result_of(name: str) -> Any:
     return RESULTS[name]
 
 
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("name", thinned(3, RESULTS))
 def test_hits_equal_misses_pending_and_stored(folder: Path, name: str) -> None:
     f = ws.cached(folder)(result_of)
     expected = f(name)

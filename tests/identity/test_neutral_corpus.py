@@ -15,6 +15,7 @@ import pytest
 from tests.identity.engine import identify
 from tests.identity.leaves import reached
 from tests.identity.worlds import MODULES, PROGRAMS, Examples, World, canonical, run, source
+from tests.slow import thinned
 
 from warmstore.identity import Identity
 
@@ -118,14 +119,14 @@ def test_edits_are_edits() -> None:
 
 
 @pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", thinned(4, PROGRAMS))
 def test_an_edit_that_says_nothing_keeps_the_key(
     program: str, edit: str, world: World, edited: dict[str, World]
 ) -> None:
     assert_equal(keys_of(world, program), keys_of(edited[edit], program))
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", thinned(4, PROGRAMS))
 def test_code_that_nothing_uses_keeps_the_key(program: str, world: World, tmp_path: Path) -> None:
     before, after = keys_of(world, program), keys_of(World(tmp_path, with_more), program)
     for name in WHOLE_MODULES & {f"{program}.{name}" for name in before}:
@@ -199,7 +200,7 @@ def test_a_clone_has_the_same_key(program: str, clone: Callable[[object], object
         assert before or program == "dataset"
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", thinned(4, PROGRAMS))
 def test_a_call_that_leaves_no_trace_keeps_the_key(program: str, world: World) -> None:
     """Whatever Python, NumPy and torch remember of a call by themselves does not count."""
     examples = Examples(world, program)

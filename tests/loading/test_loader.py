@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.loading.samplers.sampler import Sampler
@@ -200,7 +201,7 @@ def all_ranks(state: Any, size: int, world: int, order: Sampler, **options: Any)
     ]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", thinned(2, [0, 2]))
 @pytest.mark.parametrize("order", [ws.Shuffle(seed=1), ws.Uniform(samples=29), ws.Window(3, step=2)])
 def test_a_state_at_any_step_resumes_anywhere(order: Sampler, workers: int) -> None:
     length = order.length(17)

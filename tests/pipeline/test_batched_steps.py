@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.pipeline.making import check, expected, plan_of, same
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.errors import SchemaMismatch
@@ -71,7 +72,7 @@ PLACES: list[list[tuple[int, str, str]]] = [
 ]
 
 
-@pytest.mark.parametrize("placements", PLACES)
+@pytest.mark.parametrize("placements", thinned(2, PLACES))
 @pytest.mark.parametrize("workers", [0, 2])
 def test_whole_batches_equal_samples_one_by_one(placements: Any, workers: int, tmp_path: Path) -> None:
     pipe = whole()
@@ -206,7 +207,7 @@ def types(batch: Any) -> Any:
     return {"kind": [kind] * len(column), "size": np.full(len(column), column[0].size if kind != "list" else 0)}
 
 
-@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("name", thinned(3, MIXED))
 @pytest.mark.parametrize("cached", [False, True])
 def test_samples_that_do_not_stack_alike_run_one_by_one(name: str, cached: bool, tmp_path: Path) -> None:
     pipe = ws.Pipeline(range(12)).step(MIXED[name]).step(types, batched=True)

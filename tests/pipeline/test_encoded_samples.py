@@ -46,7 +46,7 @@ def check(loader: ws.Loader, batches: Callable[[int], Iterable[Any]], epochs: ra
             assert same(*pair), (epoch, at, [seen(batch) for batch in pair])
 
 
-@pytest.mark.parametrize(("codec", "kind"), thinned(4, [(codec, kind) for codec in CODECS for kind in KINDS]))
+@pytest.mark.parametrize(("codec", "kind"), thinned(12, [(codec, kind) for codec in CODECS for kind in KINDS]))
 def test_kept_samples_equal_uncached_ones(kind: str, codec: str, tmp_path: Path) -> None:
     pipe = ws.Pipeline(range(12)).step(make, kind=kind)
     plan = plan_of(pipe, [(1, "memory", codec), (1, "disk", codec)], [6, 6], folder=tmp_path / "cache")
@@ -61,7 +61,7 @@ def test_kept_samples_equal_uncached_ones(kind: str, codec: str, tmp_path: Path)
         check(loader, uncached.__getitem__, range(1))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thinned(3, KINDS))
 def test_a_later_step_sees_what_it_sees_uncached(kind: str, tmp_path: Path) -> None:
     """It writes to every part, so that parts that are one, or share memory, show it."""
     pipe = ws.Pipeline(range(8)).step(make, kind=kind).step(written)
@@ -88,7 +88,7 @@ def test_a_team_shares_them(codec: str, tmp_path: Path) -> None:
             check(loader, partial(expected, pipe, 4, 0), range(2))
 
 
-@pytest.mark.parametrize("start_method", ["fork", unforked()])
+@pytest.mark.parametrize("start_method", thinned(2, ["fork", unforked()]))
 def test_workers_have_the_encoders(start_method: str, tmp_path: Path) -> None:
     pairs = [(index, kind) for index in range(3) for kind in KINDS]
     pipe = ws.Pipeline(pairs).step(make_pair).step(written)
@@ -307,7 +307,9 @@ def test_an_encoder_with_a_memo(points: Any) -> None:
         assert loader._source.notes() == []
 
 
-@pytest.mark.parametrize(("change", "batches"), [("OFFSET = 5", 1), ("OFFSET = 5", 2), ("SCALES[0] = 2", 2)])
+@pytest.mark.parametrize(
+    ("change", "batches"), thinned(3, [("OFFSET = 5", 1), ("OFFSET = 5", 2), ("SCALES[0] = 2", 2)])
+)
 def test_globals_of_an_encoder_that_change(change: str, batches: int, points: Any) -> None:
     """What was encoded with the old value is not decoded with the new one, neither in this epoch nor in the next."""
     pipe = ws.Pipeline(range(8)).step(points.make).step(points.look)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.pipeline.functions import KINDS, change, change_in_place, make, shake, slow_image, unwrap
 from tests.pipeline.making import check, expected, plan_of, same
-from tests.slow import either
+from tests.slow import either, thinned
 
 import warmstore as ws
 from warmstore.pipeline.pipeline import Pipeline
@@ -66,7 +66,7 @@ def test_any_pipeline_under_any_plan(data: st.DataObject) -> None:
                         assert quota.used() <= max(quota.limit, 8192), (run, epoch)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "refused"])
+@pytest.mark.parametrize("kind", thinned(4, [kind for kind in KINDS if kind != "refused"]))
 def test_batches_that_are_kept_whole(kind: str) -> None:
     pipe = ws.Pipeline(range(20)).step(make, kind=kind)
     with pipe.loader(plan_of(pipe, [(1, "memory", "raw")], [20]), 8, workers=0) as loader:

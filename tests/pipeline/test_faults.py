@@ -34,9 +34,7 @@ def disk_pipe(folder: Path, count: int = 60, **options: Any) -> tuple[Pipeline, 
     return pipe, plan_of(pipe, [(2, "disk", "raw")], [count], folder=folder, **options)
 
 
-@pytest.mark.parametrize(
-    "moment", [0, 18, *(pytest.param(moment, marks=pytest.mark.slow) for moment in (6, 12, 24, 30))]
-)
+@pytest.mark.parametrize("moment", thinned(6, [18, 0, 6, 12, 24, 30]))
 def test_killed_while_filling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
     """At any write of the fill: before it, half-way through it, and after it."""
     monkeypatch.setattr(sample_store, "FLUSH", 300)
@@ -95,7 +93,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize("tier", ["disk", "memory"])
+@pytest.mark.parametrize("tier", thinned(2, ["disk", "memory"]))
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_full_disk_or_tmpfs(small_disk: Path, monkeypatch: pytest.MonkeyPatch, tier: str, workers: int) -> None:
     monkeypatch.setattr(sample_store, "FLUSH", 30_000)
@@ -116,7 +114,8 @@ def test_a_full_disk_or_tmpfs(small_disk: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize(
-    "code", [errno.EIO, *(pytest.param(code, marks=pytest.mark.slow) for code in (errno.EROFS, errno.EDQUOT))]
+    "code",
+    thinned(3, [errno.EIO, errno.EROFS, errno.EDQUOT]),
 )
 @pytest.mark.parametrize("at", [0, 1, 3, 6])
 def test_a_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, at: int) -> None:
@@ -159,7 +158,7 @@ NAMES = ["store.json", "log", "000000.arrow", "about.json"]
 
 
 @pytest.mark.parametrize(
-    ("name", "how"), thinned(5, [(name, how) for name in NAMES for how in ("flipped", "cut", "gone")])
+    ("name", "how"), thinned(3, [(name, how) for name in NAMES for how in ("flipped", "cut", "gone")])
 )
 def test_damaged_files(tmp_path: Path, name: str, how: str) -> None:
     pipe, plan = disk_pipe(tmp_path)

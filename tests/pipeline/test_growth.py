@@ -9,6 +9,7 @@ import pytest
 import torch.utils.data
 from tests.pipeline.functions import slow_image
 from tests.pipeline.making import check, expected, numbered_files, plan_of
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.storage.disk_usage import folder_bytes
@@ -71,7 +72,7 @@ def test_a_sample_has_one_key_whatever_is_beside_it(tmp_path: Path, paths: list[
         assert beside[:4].tolist() == keys[5:9].tolist()
 
 
-@pytest.mark.parametrize("kind", ["array", "arrays", "bytes", "records"])
+@pytest.mark.parametrize("kind", thinned(2, ["array", "arrays", "bytes", "records"]))
 def test_values_in_memory(tmp_path: Path, kind: str) -> None:
     rows = np.random.default_rng(0).integers(0, 255, (COUNT, 12), np.uint8)
     made: dict[str, Any] = {

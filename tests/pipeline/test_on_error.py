@@ -80,7 +80,7 @@ def warned() -> Any:
     return pytest.warns(RuntimeWarning, match=r"left out the bad sample \d+: OSError: file \d+ is truncated")
 
 
-@pytest.mark.parametrize("tier", [None, "disk", "memory"])
+@pytest.mark.parametrize("tier", thinned(2, [None, "disk", "memory"]))
 @pytest.mark.parametrize(
     ("workers", "method"), [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)]
 )
@@ -129,7 +129,7 @@ def halve_none(error: Exception, value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("on_error", "cached", "vary"), thinned(3, itertools.product(["skip", halve_none], [False, True], [False, True]))
+    ("on_error", "cached", "vary"), thinned(6, itertools.product(["skip", halve_none], [False, True], [False, True]))
 )
 def test_batched_steps(tmp_path: Path, vary: bool, cached: bool, on_error: Any) -> None:
     other = frozenset({7, 8})

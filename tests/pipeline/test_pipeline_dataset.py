@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.pipeline.functions import make, shake
 from tests.pipeline.making import plan_of, same
+from tests.slow import thinned
 from torch.utils.data import DataLoader, DistributedSampler, SubsetRandomSampler, WeightedRandomSampler
 
 import warmstore as ws
@@ -47,7 +48,15 @@ def test_samples_are_those_of_the_uncached_pipeline(pipe: ws.Pipeline, tmp_path:
 
 @pytest.mark.parametrize(
     ("workers", "persistent", "method"),
-    [(0, False, None), (2, True, "fork"), (2, False, "fork"), pytest.param(2, True, "spawn", marks=pytest.mark.slow)],
+    thinned(
+        2,
+        [
+            (0, False, None),
+            (2, True, "fork"),
+            (2, False, "fork"),
+            (2, True, "spawn"),
+        ],
+    ),
 )
 def test_a_data_loader_with_three_epochs(
     pipe: ws.Pipeline, tmp_path: Path, workers: int, persistent: bool, method: str | None

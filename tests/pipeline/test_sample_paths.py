@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.identity import systems
 from tests.pipeline.making import plan_of
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.identity import named_files
@@ -79,7 +80,7 @@ def test_bytes_that_name_no_file_count_by_content(tmp_path: Path) -> None:
     assert epoch([b"other", *images[:2]], len, tmp_path / "cache") == [5, 2000, 5]
 
 
-@pytest.mark.parametrize("files", ["stat", "content"])
+@pytest.mark.parametrize("files", thinned(2, ["stat", "content"]))
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_all_files_below_a_folder_count(tmp_path: Path, files: str, is_alone: bool) -> None:
     folder = tmp_path / "video"

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.slow import thinned
 
 PROGRAM = """
     import os, signal, sys
@@ -45,7 +46,7 @@ SPAWNED = pytest.param(2, "spawn", "kept", marks=pytest.mark.slow)
 
 @pytest.mark.parametrize(
     ("workers", "method", "end"),
-    [(0, "fork", "kept"), ERROR, (2, "fork", "group"), (2, "fork", "kept"), SPAWNED],
+    thinned(2, [(0, "fork", "kept"), ERROR, (2, "fork", "group"), (2, "fork", "kept"), SPAWNED]),
 )
 def test_however_it_ends(tmp_path: Path, workers: int, method: str, end: str) -> None:
     script = tmp_path / "program.py"

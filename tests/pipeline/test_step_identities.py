@@ -159,7 +159,7 @@ EDITS = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "changed"), thinned(6, EDITS))
+@pytest.mark.parametrize(("old", "new", "changed"), thinned(18, EDITS))
 def test_edits(program: Any, old: str, new: str, changed: list[str]) -> None:
     program(HELPERS, "program_helpers")
     assert old in PROGRAM

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from tests.faults.children import same
+from tests.slow import thinned
 
 import warmstore as ws
 
@@ -131,7 +132,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", thinned(4, WAYS))
 def test_absent_stays_absent(store: ws.RecordStore, kind: str, tmp_path: Path, way: str) -> None:
     with WAYS[way](store, tmp_path) as other:
         assert len(other) >= 4

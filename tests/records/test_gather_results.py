@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.errors import PositionError, SchemaMismatch
@@ -90,7 +91,7 @@ def test_packed_values_are_those_of_a_gather(store: ws.RecordStore, index: Any, 
             packed["text"][len(packed["text"])]
 
 
-@pytest.mark.parametrize("index", INDEXES, ids=NAMES)
+@pytest.mark.parametrize("index", thinned(3, INDEXES), ids=NAMES)
 @pytest.mark.parametrize("pending", [True, False])
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 def test_reading_into_memory_of_the_caller(store: ws.RecordStore, index: Any, pending: bool, kind: str) -> None:

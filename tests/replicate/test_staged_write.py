@@ -12,7 +12,7 @@ import pytest
 from tests.faults.children import in_child
 from tests.faults.seam import Counting, Killing
 from tests.remote.servers import BUCKET, S3
-from tests.slow import either
+from tests.slow import either, thinned
 
 import warmstore as ws
 from warmstore.replicate.staged_part import StagedPart
@@ -188,7 +188,7 @@ def test_a_killed_task_and_a_killed_write_leave_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.forks
-@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("append", thinned(2, [False, True]))
 def test_a_commit_killed_at_any_operation_is_there_or_not(append: bool, tmp_path: Path) -> None:
     path = tmp_path / "s"
 

@@ -336,7 +336,7 @@ def test_nginx_is_a_remote(nginx: Nginx, tmp_path: Path) -> None:
         assert all(second.has(number) for number in NUMBERS)
 
 
-@pytest.mark.parametrize("fault", thinned(2, FAULTS))
+@pytest.mark.parametrize("fault", thinned(3, FAULTS))
 def test_any_fault_of_any_request_is_right_bytes_or_a_miss(
     on_s3: str, s3_proxy: Proxy, tmp_path: Path, fault: str
 ) -> None:

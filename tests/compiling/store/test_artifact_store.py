@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.compiling.environments import HERE, elsewhere
+from tests.slow import thinned
 
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.store.artifact_store import ArtifactStore
@@ -183,7 +184,7 @@ def test_eviction_takes_what_its_name_says(
     assert store.stats().counters["evicted"] == 2
 
 
-@pytest.mark.parametrize("size", [pytest.param(10, marks=pytest.mark.slow), 3_000, 700_000])
+@pytest.mark.parametrize("size", thinned(3, [pytest.param(10, marks=pytest.mark.slow), 3_000, 700_000]))
 def test_the_limit_holds_at_every_moment_for_every_size(size: int, tmp_path: Path) -> None:
     """Sampled at each operation on the disk that can be seen from here."""
     limit = 9 * MB

@@ -12,6 +12,7 @@ import pytest
 from tests.converting.common import ALL_DTYPES, ML_DTYPES, holds, present, small_batches
 from tests.converting.formats.test_numpy import bits
 from tests.faults.children import columns as records_of
+from tests.slow import thinned
 
 import warmstore as ws
 
@@ -98,7 +99,7 @@ def test_every_kind_of_column(tmp_path: Path, save: Save, name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("suffix", ["arrow", "parquet"])
+@pytest.mark.parametrize("suffix", thinned(4, ["arrow", "parquet"]))
 @pytest.mark.parametrize("dtype", [*ALL_DTYPES, *ML_DTYPES])
 def test_out_and_back_bit_for_bit(tmp_path: Path, suffix: str, dtype: str) -> None:
     def some(*shape: int) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.features.outputs.output_structure import flatten, paths_of, unflatten
@@ -75,7 +76,7 @@ OUTPUTS = {
 }
 
 
-@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.parametrize("name", thinned(3, OUTPUTS))
 def test_hit_equals_miss(cached, name):
     function = OUTPUTS[name]
     x = torch.arange(20, dtype=torch.float32).reshape(5, 4) % 6

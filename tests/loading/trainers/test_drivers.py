@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from accelerate import Accelerator
 from accelerate.data_loader import BatchSamplerShard
+from tests.slow import thinned
 from torch.utils.data import DataLoader
 
 import warmstore as ws
@@ -30,7 +31,7 @@ def stands_at(sampler: ws.BatchSampler) -> tuple[int, int]:
     return state["epoch"], state["place"]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", thinned(2, [0, 2]))
 @pytest.mark.parametrize("steps", [0, 3])
 def test_accelerates_own_count_goes_on_from_a_loaded_state(workers: int, steps: int) -> None:
     def make() -> tuple[ws.BatchSampler, Any]:

@@ -67,7 +67,7 @@ def test_lengths_and_samples(tmp_path: Path, folder: bool) -> None:
         assert indices(found) == list(range(0, COUNT, 3))
 
 
-@pytest.mark.parametrize("tier", ["disk", "memory"])
+@pytest.mark.parametrize("tier", thinned(2, ["disk", "memory"]))
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_plan_for_what_passes(tmp_path: Path, tier: str, workers: int) -> None:
     pipe = ws.Pipeline(range(COUNT)).step(decode).filter(multiple).step(shake, random=True)
@@ -138,7 +138,7 @@ def plain(value: Any) -> Any:
     return value["x"] if isinstance(value, dict) else np.asarray(value)
 
 
-@pytest.mark.parametrize("kind", thinned(3, ["store", "list", "array", "torch", "subset", "torch subset", "dict"]))
+@pytest.mark.parametrize("kind", thinned(2, ["store", "list", "array", "torch", "subset", "torch subset", "dict"]))
 def test_sources(tmp_path: Path, kind: str) -> None:
     rows = np.stack([numbers(index) for index in range(COUNT)])
     source: Any = {"array": rows, "list": list(rows), "torch": Numbers(COUNT), "dict": {"x": rows}}.get(kind)

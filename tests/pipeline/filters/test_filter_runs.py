@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests import warm
 from tests.pipeline.making import numbered_files, plan_of
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.pipeline.tiers.tier_quota import tier_quota
@@ -276,7 +277,7 @@ def dark(error: Exception, path: Path) -> Any:
     return np.zeros(8, np.uint8)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", thinned(2, [0, 2]))
 @pytest.mark.parametrize("on_error", ["skip", dark])
 def test_answers_of_failures_are_not_kept(tmp_path: Path, paths: list[Path], on_error: Any, workers: int) -> None:
     def passing() -> list[int]:

@@ -180,7 +180,7 @@ def test_workers_are_doubled_until_it_brings_too_little(cutoff: float, tried: li
 @pytest.mark.parametrize(
     ("name", "made_with", "asked"),
     thinned(
-        4,
+        5,
         [("samples", 48, 20), ("seconds", 1.0, 0.9), ("batch_size", 8, 4), ("max_workers", 0, 1), ("cutoff", 0.1, 0.2)],
     ),
 )
@@ -378,6 +378,7 @@ def test_a_step_that_fails_is_named() -> None:
     assert raised.value.__notes__ == ["warmstore: in step 'fail_at' of sample 13"]
 
 
+@pytest.mark.slow
 def test_only_its_own_workers_are_measured() -> None:
     held = "import sys, time; held = bytes(range(256)) * 2_000_000; print(flush=True); time.sleep(100)"
     with subprocess.Popen([sys.executable, "-c", held], stdout=subprocess.PIPE) as other:

@@ -14,6 +14,7 @@ import pytest
 from tests.faults.children import in_child, well
 from tests.pipeline.functions import change, flip, make, slow_image, unwrap
 from tests.pipeline.making import check, expected, plan_of, same
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.pipeline.tiers import sample_store, tier_folders
@@ -205,7 +206,7 @@ def test_no_room_for_memory_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyP
             check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1, 2))
 
 
-@pytest.mark.parametrize("what", ["argument", "code", "file", "random"])
+@pytest.mark.parametrize("what", thinned(2, ["argument", "code", "file", "random"]))
 def test_a_change_computes_anew(tmp_path: Path, program: Any, caplog: pytest.LogCaptureFixture, what: str) -> None:
     source = """
         from pathlib import Path

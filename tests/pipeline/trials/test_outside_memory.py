@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.faults.children import in_child
 from tests.pipeline.making import check, expected, plan_of, same
 from tests.pipeline.recipes import SAMPLES, plots
-from tests.slow import either
+from tests.slow import either, thinned
 
 import warmstore as ws
 from warmstore.pipeline.pipeline import Pipeline
@@ -207,7 +207,7 @@ def ways() -> Iterator[Any]:
             yield pytest.param(case, tier, codec, workers, id=f"{name}-{tier}-{workers}", marks=marks)
 
 
-@pytest.mark.parametrize(("case", "tier", "codec", "workers"), list(ways()))
+@pytest.mark.parametrize(("case", "tier", "codec", "workers"), thinned(5, list(ways())))
 @pytest.mark.filterwarnings("ignore:.*nothing is kept here:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:.*so samples are computed:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:.*cannot be (kept|stored):RuntimeWarning")

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults.children import in_child, well
 from tests.faults.seam import Counting, FullDisk, Killing, Refusing
+from tests.slow import thinned
 
 from warmstore.records.index import key_index
 from warmstore.records.index.key_index import HEADER, KeyIndex, _hash
@@ -95,16 +96,19 @@ def test_is_a_dict(tmp_path_factory: pytest.TempPathFactory, batches: list[list[
 
 @pytest.mark.parametrize(
     "ids",
-    [
-        np.arange(300_000),
-        np.random.default_rng(0).permutation(300_000),
-        np.arange(200_000) * 1000 + 5,
-        -np.arange(1, 100_000),
-        np.arange(100_000, dtype=np.uint64) + np.uint64(1 << 63),
-        [str(number) for number in range(100_000)],
-        np.arange(3_000_000, 3_100_000),
-        np.repeat(np.arange(50_000), 3),
-    ],
+    thinned(
+        2,
+        [
+            np.arange(300_000),
+            np.random.default_rng(0).permutation(300_000),
+            np.arange(200_000) * 1000 + 5,
+            -np.arange(1, 100_000),
+            np.arange(100_000, dtype=np.uint64) + np.uint64(1 << 63),
+            [str(number) for number in range(100_000)],
+            np.arange(3_000_000, 3_100_000),
+            np.repeat(np.arange(50_000), 3),
+        ],
+    ),
     ids=["dense", "shuffled", "sparse", "negative", "uint64", "str", "far", "repeated"],
 )
 @pytest.mark.parametrize("batch", [7_001, 1 << 20])
@@ -379,7 +383,7 @@ def test_the_killed_scenario_has_so_many_operations(growing: Column, tmp_path: P
     assert len(counting.seen) == OPERATIONS, counting.seen
 
 
-@pytest.mark.parametrize("at", range(OPERATIONS))
+@pytest.mark.parametrize("at", thinned(4, range(OPERATIONS)))
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_at_any_operation_the_next_process_goes_on(
     growing: Column, tmp_path: Path, at: int, moment: str
@@ -431,7 +435,7 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", thinned(4, PARTS))
 @pytest.mark.parametrize("seed", range(4))
 def test_garbage_in_the_files_is_a_miss_or_the_right_row(tmp_path: Path, part: str, seed: int) -> None:
     """Looking up and inserting on damaged files: no wrong row, no crash, no disk filled, and no endless loop."""

@@ -7,6 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from tests.faults.seam import OneByte, Refusing
+from tests.slow import thinned
 
 from warmstore.errors import Damaged, NotAStore, WriteFailed
 from warmstore.records.log import commit_log as log_module
@@ -171,7 +172,7 @@ def entries(path: Path) -> list[bytes]:
     return [data[at : at + SIZE] for at in range(0, len(data), SIZE)]
 
 
-@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("copied", thinned(4, [False, True]))
 @pytest.mark.parametrize("first", range(COUNT))
 @pytest.mark.parametrize("second", range(COUNT))
 def test_entries_that_changed_places(path: Path, first: int, second: int, copied: bool) -> None:
