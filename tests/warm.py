@@ -222,6 +222,10 @@ def _become(task: int, streams: Sequence[int]) -> Callable[[], object]:
     for descriptor, number in zip(streams, range(3), strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    # Those of the warm interpreter know whether what they wrote to could seek.
+    sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", closefd=False, errors=sys.stdout.errors)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, closefd=False, errors="backslashreplace")  # type: ignore[misc]
     with open(task, "rb") as file:
         file.seek(0)
         told = json.load(file)

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 from tests.compiling.programs import SQUARES, START, launch, run
+from tests.slow import thinned
 
 pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="needs jax")
 
 
-@pytest.mark.parametrize("before", ["", "import jax; jax.jit(lambda x: x + 1)(1)\n"], ids=["init first", "jax first"])
+@pytest.mark.parametrize(
+    "before", thinned(2, ["", "import jax; jax.jit(lambda x: x + 1)(1)\n"]), ids=["init first", "jax first"]
+)
 def test_a_fresh_process_in_another_place_finds_everything(tmp_path: Path, before: str) -> None:
     first = run(SQUARES, tmp_path / "store", start=before + START)
     assert first.right

@@ -72,7 +72,7 @@ def fill(tmp_path: Path, first: int, step: int) -> int:
 
 def test_full_after_some_number_of_bytes(tmp_path: Path) -> None:
     """Some bytes of the schema, the batch and the entry."""
-    enough = fill(tmp_path, 0, either(37, 11))
+    enough = fill(tmp_path, 0, either(83, 11))
     assert enough > 2000
     assert 0 < fill(tmp_path / "entry", enough - 75, either(5, 1)) <= enough
 

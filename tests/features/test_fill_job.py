@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests import warm
 
 import warmstore as ws
 
@@ -52,7 +53,7 @@ def shard(number: int, count: int) -> "subprocess.Popen[str]":
     main = "from warmstore.cli import main; main()"
     command = [sys.executable, "-c", main, "features", "fill", "fill_sums:job", "--shard", f"{number}/{count}"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return warm.popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def finished(task: "subprocess.Popen[str]") -> str:

@@ -15,7 +15,7 @@ import pytest
 from tests.identity.engine import identify
 from tests.identity.leaves import reached
 from tests.identity.worlds import MODULES, PROGRAMS, Examples, World, canonical, run, source
-from tests.slow import thinned
+from tests.slow import either, thinned
 
 from warmstore.identity import Identity
 
@@ -221,7 +221,7 @@ def test_another_process_finds_the_same_keys(world: World, tmp_path: Path) -> No
     expected = {
         f"{program}.{name}": key.digest for program in PROGRAMS for name, key in keys_of(world, program).items()
     }
-    for seed in ("0", "1", "77"):
+    for seed in ("0", "1", "77")[: either(1, 3)]:
         child = [sys.executable, "-B", "-m", "tests.identity.corpus_keys", str(world.folder.parent), seed]
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
         done = subprocess.run(child, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

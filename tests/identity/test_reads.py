@@ -147,7 +147,7 @@ FORGOTTEN = {  # a program, the places that are left out of keys, and what must 
 }
 
 
-@pytest.mark.parametrize("kind", thinned(3, FORGOTTEN))
+@pytest.mark.parametrize("kind", thinned(6, FORGOTTEN))
 def test_an_engine_that_forgets_something_is_found_out(kind: str, world: World) -> None:
     program, forgotten, expected = FORGOTTEN[kind]
 

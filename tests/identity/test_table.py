@@ -6,7 +6,7 @@ version of each program down. `server` runs a version in a process of its own, w
 pipeline, a cached module or a compiled call. `cases` compares: version 1 fills the cache, a neutral version of it must
 be answered without running its code, version 2 must give what it gives without a cache.
 
-A few hundred cases run always, all of them with `--slow`, and a tenth in interpreters of their own with `--fresh`. To
+Some of the cases run always, all of them with `--slow`, and a tenth in interpreters of their own with `--fresh`. To
 see one again: `pytest tests/identity --slow -k "step and metaclass and closure"`.
 """
 
@@ -19,7 +19,7 @@ from tests.identity.conftest import one_in, without_interpreters
 from tests.identity.places import PLACES
 from tests.identity.server import FreshInterpreters, Server
 
-ORDINARY = 120  # one in so many cases runs always
+ORDINARY = 240  # one in so many cases runs always
 FRESH = 10
 
 CASES = list(table.cases())

@@ -202,6 +202,7 @@ def test_parts_of_parts() -> None:
     assert train[0] == 10 * train.positions[0]
 
 
+@pytest.mark.slow
 def test_ten_million_samples() -> None:
     train, valid = ws.split(range(10_000_000), 0.9, seed=5)
     assert (len(train), len(valid)) == (9_000_000, 1_000_000)

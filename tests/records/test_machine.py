@@ -554,7 +554,7 @@ def run(examples: int, steps: int, *, derandomize: bool) -> None:
 
 
 def test_a_store_equals_a_list() -> None:
-    run(either(12, 20), 40, derandomize=True)
+    run(either(5, 20), 40, derandomize=True)
 
 
 @pytest.mark.slow

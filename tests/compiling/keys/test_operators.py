@@ -143,6 +143,7 @@ def test_torchs_own_operator_with_a_kernel_of_the_programs_is_not_torchs() -> No
     assert operators.why_not_known(graph_of(torch.cos)) == []
 
 
+@pytest.mark.slow
 def test_a_kernel_that_was_registered_again_is_seen(tmp_path: Path) -> None:
     """As where a module is loaded again: torch forgets it when what was registered first is gone."""
     code = """

@@ -12,6 +12,7 @@ import torch
 from tests.faults.children import Ended, in_child, well
 from tests.faults.seam import Calling
 from tests.faults.stories import Hasty
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.errors import ReadOnly, SchemaMismatch
@@ -56,7 +57,7 @@ class Sampling(Calling, Hasty):
         self.check = lambda: setattr(self, "largest", max(self.largest, nbytes(folder)))
 
 
-@pytest.mark.parametrize("key", ["sample {}".format, lambda number: number * 97])
+@pytest.mark.parametrize("key", thinned(2, ["sample {}".format, lambda number: number * 97]))
 def test_the_bound_holds_at_every_operation(tmp_path: Path, key: Any) -> None:
     files = Sampling(tmp_path)
     with ws.FeatureCache(tmp_path, "c", max_size=BOUND, flush_every=400, async_write=False, files=files) as cache:
@@ -77,6 +78,7 @@ def test_the_bound_holds_at_every_operation(tmp_path: Path, key: Any) -> None:
     assert files.largest > 0.8 * BOUND
 
 
+@pytest.mark.slow
 def test_a_long_log_is_written_anew(tmp_path: Path) -> None:
     """Flushes of one small sample each: the log, and what a flush takes beside values, stay within the bound too."""
     largest, files = 0, Hasty()

@@ -308,6 +308,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_six_processes_with_three_fingerprints(run_script, tmp_path):
     (tmp_path / "test_versions_module.py").write_text(
         "import torch\n"

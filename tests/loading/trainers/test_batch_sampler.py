@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.slow import thinned
 from torch.utils.data import DataLoader
 
 import warmstore as ws
@@ -184,7 +185,7 @@ def test_a_batch_that_failed_was_not_handed_out(workers: int) -> None:
     assert sampler.state_dict()["place"] == 16
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", thinned(2, [0, 2]))
 def test_a_sample_batch_in_the_middle_disturbs_no_state(workers: int) -> None:
     data = ws.Dataset({"x": np.arange(23)})
     sampler = ws.BatchSampler(data, 4, ws.Shuffle(seed=6))

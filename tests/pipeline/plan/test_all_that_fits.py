@@ -50,7 +50,7 @@ SIZES = [(60_000, True), (150_000, False), (600_000, False), (2_000, False)]
 CASES = [(size, varied, workers) for workers in (3, 0) for size, varied in SIZES]
 
 
-@pytest.mark.parametrize(("size", "varied", "workers"), thinned(5, CASES))
+@pytest.mark.parametrize(("size", "varied", "workers"), thinned(20, CASES))
 def test_all_samples_that_a_plan_counts_are_kept(size: int, varied: bool, workers: int, tmp_path: Path) -> None:
     pipe = ws.Pipeline(range(SAMPLES)).step(noise, size=size, varied=varied, cache="never").step(slept)
     found = pipe.profile(samples=SAMPLES, seconds=6, max_workers=0)
