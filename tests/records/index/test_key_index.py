@@ -1,5 +1,6 @@
 """The key index against a dict, in the face of everything that can happen to its files."""
 
+import errno
 import os
 import shutil
 import threading
@@ -520,3 +521,32 @@ def test_a_folder_that_cannot_be_written_gets_an_index_elsewhere(seen_by_all: Pa
 def test_the_header_has_no_holes() -> None:
     assert sum(HEADER[name].itemsize for name in HEADER.names or ()) == HEADER.itemsize
     assert HEADER.itemsize <= key_index._PAGE
+
+
+class Unwritable(Files):
+    """No file may be opened for writing, for now."""
+
+    is_refusing = True
+
+    def open(self, path: Any, **options: Any) -> int:
+        if self.is_refusing and options.get("write"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return super().open(path, **options)
+
+
+def test_files_that_could_not_be_written_once_are_opened_again_before_rows_are_added(tmp_path: Path) -> None:
+    """They were mapped read-only then, where writing ends the process."""
+    column = Column(range(10))
+    column.index(tmp_path).catch_up(10)
+
+    def work(say: Callable[[Any], None]) -> None:
+        files = Unwritable()
+        index = column.index(tmp_path, files=files)
+        index.catch_up(10)
+        files.is_refusing = False
+        more = ["a", "b"]
+        column.add(more)
+        index.catch_up(12)
+        column.check(index, [*range(10), *more])
+
+    well(in_child(work))

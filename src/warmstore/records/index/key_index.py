@@ -150,7 +150,10 @@ class KeyIndex:
             return
         try:
             with self._having_room(0), self._thread_lock, self._locked():
-                if not self._is_current() and not self._open():
+                is_writable = (
+                    self._opened is not None and self._opened.table_file.write
+                )  # else it may not have been before
+                if not (is_writable and self._is_current()) and not self._open():
                     self._rebuild(rows)
                 self._add(rows)
         except OSError as error:
