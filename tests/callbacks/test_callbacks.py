@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.slow import thinned
 from torch import nn
 
 import warmstore as ws
@@ -230,7 +231,7 @@ def test_lightning(module: Any, tmp_path: Path) -> None:
         LightningCallback(every_n_steps=0)
 
 
-@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("first", thinned(2, [False, True]))
 def test_transformers(module: Any, tmp_path: Path, first: bool) -> None:
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.cli.test_features import run
 from tests.pipeline.making import plan_of
+from tests.slow import thinned
 from typer.testing import CliRunner
 
 import warmstore as ws
@@ -55,7 +56,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-@pytest.mark.parametrize("name", ["pipeline", pytest.param("made", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", thinned(2, ["pipeline", pytest.param("made", marks=pytest.mark.slow)]))
 def test_a_plan_is_printed_and_drawn(module: str, name: str, tmp_path: Path) -> None:
     told = ["--memory", "100MB", "--workers", "0", "--seconds", "0.5", "--plot", "plan.png"]
     done = CliRunner().invoke(app, ["pipelines", "plan", f"{module}:{name}", *told], env={"COLUMNS": "140"})

@@ -26,6 +26,7 @@ def test_a_fresh_process_in_another_place_finds_everything(tmp_path: Path, befor
     assert second.misses == []
 
 
+@pytest.mark.slow
 def test_a_script_that_ends_without_a_word_keeps_what_it_compiled(tmp_path: Path) -> None:
     process = launch(SQUARES, tmp_path / "store", end="\nimport sys; sys.exit(3)\n")
     _, err = process.communicate(timeout=300)
@@ -33,6 +34,7 @@ def test_a_script_that_ends_without_a_word_keeps_what_it_compiled(tmp_path: Path
     assert run(SQUARES, tmp_path / "store").misses == []
 
 
+@pytest.mark.slow
 def test_killed_while_it_compiles_the_next_is_right(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     process = launch(SQUARES + "import time; time.sleep(600)\n", folder)

@@ -37,6 +37,7 @@ def finish(children: list[subprocess.Popen[str]]) -> None:
         assert child.returncode == 0, said
 
 
+@pytest.mark.slow
 def test_eight_processes_read_right_bytes_within_the_limit(tmp_path: Path) -> None:
     folder = tmp_path / "c"
     ArtifactStore(folder, LIMIT).close()

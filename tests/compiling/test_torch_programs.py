@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.compiling.programs import SINE, START, finish, launch, run, with_torch_in
 from tests.faults.small_disk import small_file_system
+from tests.slow import thinned
 
 Blobs = Callable[[Path], list[Path]]
 
@@ -152,7 +153,7 @@ def test_portable_code_is_found_under_another_instruction_set(tmp_path: Path) ->
     assert report.misses == []
 
 
-@pytest.mark.parametrize("what", ["a file", "damaged index", "newer index", "of others"])
+@pytest.mark.parametrize("what", thinned(2, ["a file", "damaged index", "newer index", "of others"]))
 def test_a_folder_that_cannot_be_used_stops_nobody(tmp_path: Path, what: str) -> None:
     folder = tmp_path / "store"
     code = "values = right = [1.0]"

@@ -10,7 +10,7 @@ import pytest
 from tests.faults.children import FIELDS, check, columns
 from tests.faults.seam import Counting, FullDisk, OneByte, Refusing
 from tests.faults.small_disk import small_file_system
-from tests.slow import either
+from tests.slow import either, thinned
 
 import warmstore as ws
 from warmstore.errors import WriteFailed
@@ -82,7 +82,7 @@ def test_full_after_any_number_of_bytes(tmp_path: Path) -> None:
     fill(tmp_path, 0, 1)
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.EDQUOT, errno.ENOSPC, errno.EACCES])
+@pytest.mark.parametrize("code", thinned(3, [errno.EIO, errno.EDQUOT, errno.ENOSPC, errno.EACCES]))
 @pytest.mark.parametrize("first", [True, False])
 def test_any_operation_refused(tmp_path: Path, code: int, first: bool) -> None:
     refused = []

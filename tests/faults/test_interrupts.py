@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.slow import either
+from tests.slow import either, thinned
 from torch import nn
 
 import warmstore as ws
@@ -208,7 +208,7 @@ OPERATIONS: dict[str, Callable[[Interrupter, Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", thinned(4, OPERATIONS))
 def test_an_operation_can_be_repeated(name: str, tmp_path: Path) -> None:
     OPERATIONS[name](Interrupter(_MANY), tmp_path / "first")  # what a process does once is no part of it
     whole = Interrupter(_MANY)

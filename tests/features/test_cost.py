@@ -148,6 +148,7 @@ print(private() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux")
 def test_an_open_cache_has_no_memory_of_its_own_per_key(run_script, tmp_path):
     """Half a million keys: the 128 bits of each alone would be 8 MB, a dict 50."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from tests.slow import thinned
 from torch import nn
 
 import warmstore as ws
@@ -200,7 +201,9 @@ class TestMappings:
 
 
 class TestIds:
-    @pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor, lambda ids: torch.tensor(ids).int()])
+    @pytest.mark.parametrize(
+        "kind", thinned(2, [list, tuple, np.array, torch.tensor, lambda ids: torch.tensor(ids).int()])
+    )
     def test_in_every_place(self, tmp_path, kind):
         x = torch.rand(4, 2)
         ids = [3, 1, 2, 0]

@@ -257,7 +257,7 @@ class TestMapLocation:
 
 
 class TestGradModes:
-    @pytest.mark.parametrize("first", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+    @pytest.mark.parametrize("first", thinned(3, [torch.no_grad, torch.enable_grad, torch.inference_mode]))
     @pytest.mark.parametrize("second", [torch.no_grad, torch.enable_grad, torch.inference_mode])
     def test_callers(self, linear, tmp_path, first, second):
         module = ws.CachedModule(linear, ws.FeatureCache(tmp_path, "id"))

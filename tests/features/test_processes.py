@@ -389,5 +389,6 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_classes_of_the_main_module_in_spawned_processes(run_script):
     run_script(COMMON + SPAWNED)

@@ -17,6 +17,7 @@ from tests.faults.children import in_child, well
 from tests.faults.damage import different
 from tests.faults.stories import Hasty, Story
 from tests.frozen.make import CACHE, FINGERPRINT, HERE, IDS, STORES_OF, opened_cache, outputs, put
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.records.format.manifest import FORMAT, read_manifest
@@ -81,7 +82,7 @@ def test_read_where_it_lies(tmp_path: Path, version: int, name: str) -> None:
 
 
 @pytest.mark.usefixtures("untouched")
-@pytest.mark.parametrize(("version", "name"), FROZEN)
+@pytest.mark.parametrize(("version", "name"), thinned(4, FROZEN))
 def test_gone_on_with(tmp_path: Path, version: int, name: str) -> None:
     """Appended to, edited, closed, opened, rebalanced and appended to again."""
     now = expected(tmp_path, name)

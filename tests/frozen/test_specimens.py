@@ -375,7 +375,7 @@ def found(pipe: Pipeline, plan: Plan, ran: dict[int, set[int]]) -> list[str]:
 
 
 @pytest.mark.usefixtures("at_files")
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", thinned(2, PIPELINES))
 def test_the_pipeline_that_filled_a_tier(
     copied: Callable[[str], Path], ran: dict[int, set[int]], lines: pytest.LogCaptureFixture, name: str
 ) -> None:
@@ -424,7 +424,7 @@ OTHER_STEPS: dict[str, tuple[str, Callable[[Pipeline], Pipeline], dict[str, Any]
 
 
 @pytest.mark.usefixtures("at_files")
-@pytest.mark.parametrize("change", OTHER_STEPS)
+@pytest.mark.parametrize("change", thinned(2, OTHER_STEPS))
 def test_other_steps_are_never_answered(
     copied: Callable[[str], Path], ran: dict[int, set[int]], monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
@@ -544,7 +544,7 @@ def test_a_cache_at_a_remote(remote: Path, tmp_path: Path, name: str) -> None:
     check_kept(remote, before)
 
 
-@pytest.mark.parametrize("versions", ["raise", "new"])
+@pytest.mark.parametrize("versions", thinned(3, ["raise", "new"]))
 @pytest.mark.parametrize("way", ["pulled", "by its URL"])
 @pytest.mark.parametrize("name", [PLAIN, DESCRIBED])
 def test_the_module_that_filled_a_cache_at_a_remote(

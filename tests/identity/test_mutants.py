@@ -34,7 +34,7 @@ def check(report: Report) -> None:
     assert len(report.skipped) <= report.trials / 50, "\n".join(report.skipped)
 
 
-@pytest.mark.parametrize("kind", TRIALS)
+@pytest.mark.parametrize("kind", thinned(3, TRIALS))
 @pytest.mark.parametrize("program", thinned(4, PROGRAMS))
 def test_a_sample_of_changes_has_other_keys(program: str, kind: str, world: World) -> None:
     every = SAMPLE[kind] * LARGE.get(program, 1)
@@ -78,13 +78,16 @@ def all_but_values(entry: Any) -> Key:
 
 @pytest.mark.parametrize(
     ("engine", "program", "kind"),
-    [
-        (only_own_code, "geometry", "code"),
-        (only_own_code, "training", "values"),
-        (all_but_values, "audio", "values"),
-        (lambda entry: identify(entry, ignore=["corpus.settings.SCALE"]), "training", "values"),
-        (lambda entry: identify(entry, ignore=["corpus.settings.SCALE"]), "training", "code"),
-    ],
+    thinned(
+        2,
+        [
+            (only_own_code, "geometry", "code"),
+            (only_own_code, "training", "values"),
+            (all_but_values, "audio", "values"),
+            (lambda entry: identify(entry, ignore=["corpus.settings.SCALE"]), "training", "values"),
+            (lambda entry: identify(entry, ignore=["corpus.settings.SCALE"]), "training", "code"),
+        ],
+    ),
 )
 def test_an_engine_that_forgets_something_is_found_out(engine: Engine, program: str, kind: str, world: World) -> None:
     report = TRIALS[kind](world, program, engine, lambda number: number < 12, judge_equal=False)

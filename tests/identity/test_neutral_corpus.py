@@ -135,7 +135,7 @@ def test_code_that_nothing_uses_keeps_the_key(program: str, world: World, tmp_pa
     assert_equal(before, after)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", thinned(4, PROGRAMS))
 def test_a_moved_checkout_keeps_the_key(program: str, world: World, tmp_path: Path) -> None:
     moved = World(tmp_path / "deep" / "below" / "elsewhere")
     assert_equal(keys_of(world, program), keys_of(moved, program))
@@ -165,7 +165,7 @@ def test_the_order_of_asking_does_not_count(program: str, world: World) -> None:
     assert_equal(before, again)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", thinned(4, PROGRAMS))
 def test_threads_find_the_same_key(program: str, world: World) -> None:
     before = keys_of(world, program)
     with world.entries(program) as entries:
@@ -183,7 +183,7 @@ def test_threads_find_the_same_key(program: str, world: World) -> None:
         assert_equal(before, after)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", thinned(8, PROGRAMS))
 @pytest.mark.parametrize(
     "clone", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))], ids=["copy", "pickle"]
 )

@@ -130,7 +130,7 @@ NOTICED = {
 }
 
 
-@pytest.mark.parametrize("change", thinned(3, NOTICED))
+@pytest.mark.parametrize("change", thinned(5, NOTICED))
 def test_noticed_at_once(change):
     model = made()
     watch = watched(model)

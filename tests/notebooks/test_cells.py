@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.notebooks.conftest import Opening
 from tests.notebooks.kernels import Kernel, kernel
+from tests.slow import thinned
 
 import warmstore as ws
 
@@ -73,7 +74,7 @@ def ask(notebook: Kernel) -> tuple[int, int, int]:
     return found, expected, misses
 
 
-@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("edit", thinned(3, EDITS))
 def test_an_edited_cell_is_computed_again(notebook: Kernel, edit: str) -> None:
     notebook.check(CELL)
     before, _, _ = ask(notebook)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.pipeline.making import described
+from tests.slow import thinned
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import warmstore as ws
@@ -27,7 +28,7 @@ def product(index: int) -> Any:
     return rng.standard_normal((77, 301)).astype(np.float32) @ rng.standard_normal((301, 143)).astype(np.float32)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", thinned(2, [0, 2]))
 @pytest.mark.parametrize("threads", [1, 3])
 def test_steps_run_with_the_threads_they_are_given(workers: int, threads: int) -> None:
     with threadpool_limits(2):

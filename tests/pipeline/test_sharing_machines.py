@@ -163,6 +163,7 @@ def test_a_changed_program_pulls_nothing(url: str, machines: tuple[Machine, Mach
     assert one.run(f"pull={url}", "epoch")["epoch"] == 1
 
 
+@pytest.mark.slow
 def test_two_processes_pull_at_once(url: str, machines: tuple[Machine, Machine]) -> None:
     """As two ranks of one machine do. Each chunk comes once."""
     one, two = machines

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.slow import thinned
 from torch import nn
 
 from warmstore.compiling.keys.identified import Identified, IdentifiedArguments, codes_of
@@ -84,7 +85,7 @@ MOVES: dict[str, Callable[[pytest.MonkeyPatch, Model], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", MOVES)
+@pytest.mark.parametrize("name", thinned(3, MOVES))
 def test_code_that_moves_is_seen_and_has_another_identity(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
     found = identified(model)

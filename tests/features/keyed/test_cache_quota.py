@@ -12,7 +12,7 @@ import torch
 from tests.faults.children import Ended, in_child, well
 from tests.faults.seam import Calling
 from tests.faults.stories import Hasty
-from tests.slow import thinned
+from tests.slow import either, thinned
 
 import warmstore as ws
 from warmstore.errors import ReadOnly, SchemaMismatch
@@ -115,7 +115,7 @@ def test_three_writers_and_a_reader(tmp_path: Path) -> None:
         def work(say: Any) -> None:
             rng = np.random.default_rng(rank)
             with ws.FeatureCache(tmp_path, "c", max_size=BOUND, flush_every=200, files=Hasty()) as cache:
-                for _ in range(40):
+                for _ in range(either(12, 40)):
                     ids = rng.choice(5000, 100, replace=False).tolist()
                     right(cache, ids)
                     cache.put_batch(ids, values(ids))

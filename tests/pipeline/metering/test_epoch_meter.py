@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.pipeline.making import plan_of
-from tests.slow import unforked
+from tests.slow import thinned, unforked
 
 import warmstore as ws
 from warmstore.pipeline.metering.epoch_meter import EpochMeter, total
@@ -54,7 +54,7 @@ def test_laps_are_charged_to_their_terms_without_gaps() -> None:
     assert meter.take().samples == 0
 
 
-@pytest.mark.parametrize(("workers", "start_method"), [(0, "fork"), (2, "fork"), (2, unforked())])
+@pytest.mark.parametrize(("workers", "start_method"), thinned(3, [(0, "fork"), (2, "fork"), (2, unforked())]))
 def test_epochs_are_measured_in_all_processes(workers: int, start_method: str, tmp_path: Path) -> None:
     pipe = ws.Pipeline(range(SAMPLES)).step(make).step(heavy)
     plan = plan_of(pipe, [(1, "memory", "raw"), (1, "disk", "raw")], [10, 20], folder=tmp_path)

@@ -155,6 +155,7 @@ def test_samples_of_varied_size_are_put_into_buckets() -> None:
     assert same.edges == ()
 
 
+@pytest.mark.slow
 def test_workers_are_doubled_and_their_memory_is_known() -> None:
     found = measured(seconds=3.0, max_workers=1, samples=32)
     assert [one.workers for one in found.scaling] == [0, 1]
@@ -209,6 +210,7 @@ def slow(value: int) -> np.ndarray:
     return np.full(100, value)
 
 
+@pytest.mark.slow
 def test_steps_of_over_a_second_are_measured_within_the_time(capsys: pytest.CaptureFixture[str]) -> None:
     began = time.perf_counter()
     found = profile(ws.Pipeline(range(100)).step(slow)._chain, seconds=5, max_workers=4, progress=True)

@@ -98,6 +98,7 @@ def test_counts_lost_in_a_crash_do_no_harm() -> None:
     assert memory.lookup(prints) == list(range(3000))
 
 
+@pytest.mark.slow
 def test_places_that_partitions_left_are_used_again() -> None:
     """Keys that fill the table evenly: it has room for little more than what they need."""
     memory = Memory(1 << 17)

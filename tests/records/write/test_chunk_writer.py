@@ -132,6 +132,7 @@ def large_batches(writer: ChunkWriter) -> int:
     return writer.next_offset
 
 
+@pytest.mark.slow
 def test_a_large_chunk_is_longer_than_what_it_holds_until_it_is_sealed(tmp_path: Path) -> None:
     """The page cache then has what comes next in one large page."""
     writer = ChunkWriter(tmp_path, 0, SCHEMA, Files())
@@ -145,6 +146,7 @@ def test_a_large_chunk_is_longer_than_what_it_holds_until_it_is_sealed(tmp_path:
     assert pa.ipc.open_file(writer.path).num_record_batches == 9
 
 
+@pytest.mark.slow
 def test_a_chunk_that_may_not_be_longer_is_not(tmp_path: Path) -> None:
     writer = ChunkWriter(tmp_path, 0, SCHEMA, Files(), ahead=False)
     assert writer.path.stat().st_size == 0
