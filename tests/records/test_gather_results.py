@@ -10,6 +10,7 @@ from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.errors import PositionError, SchemaMismatch
+from warmstore.records.read.gather import Gatherer
 from warmstore.storage.memory.buffer_pool import LARGE
 
 CODECS = ["raw", "deflate", "zstd", "lz4"]
@@ -188,3 +189,42 @@ def test_no_writer_threads_are_refused(tmp_path: Path, threads: Any) -> None:
     with pytest.raises(ValueError, match="writer_threads is"):
         ws.RecordStore.create(tmp_path / "s", {"x": ws.Bytes()}, writer_threads=threads)
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("change", ["delete", "update", "rebalance"])
+@pytest.mark.parametrize("options", [{}, {"packed": True}, {"out": True}])
+def test_all_fields_are_those_of_one_moment(
+    change: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread refreshes the store between two fields: position 0 is another record, the last one is gone."""
+    fields = {"one": ws.Array("int64"), "text": ws.Text(), "two": ws.Array("int64")}
+    with ws.RecordStore.create(tmp_path / "s", fields) as writer, ws.RecordStore.open(tmp_path / "s") as reader:
+        writer.extend({"one": np.arange(5), "text": [*"01234"], "two": np.arange(5)})
+        writer.flush()
+        reader.refresh()
+        real, fields_read = Gatherer.gather, []
+
+        def gather(self: Gatherer, snapshot: Any, name: str, *rows: Any) -> Any:
+            found = real(self, snapshot, name, *rows)
+            fields_read.append(name)
+            if len(fields_read) == 1:
+                monkeypatch.undo()
+                if change == "update":
+                    writer.update([0, 4], {"one": [7, 8], "text": ["7", "8"], "two": [7, 8]})
+                else:
+                    writer.delete([0, 1])
+                if change == "rebalance":
+                    writer.rebalance(progress=False)
+                reader.refresh()
+            return found
+
+        monkeypatch.setattr(Gatherer, "gather", gather)
+        given = {"out": {"one": np.empty(5, np.int64)}} if "out" in options else options
+        found = reader.gather(slice(None), **given)
+        assert fields_read == ["one"]
+        assert found["one"].tolist() == found["two"].tolist() == [0, 1, 2, 3, 4]
+        if "packed" in options:
+            assert bytes(found["text"].values) == b"01234"
+        else:
+            assert found["text"] == [*"01234"]
+        assert reader["one"][:].tolist() == ([7, 1, 2, 3, 8] if change == "update" else [4, 3, 2])

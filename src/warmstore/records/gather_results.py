@@ -1,7 +1,7 @@
 """The results of a gather: values of committed and pending rows, stacked, as lists, or packed in one array."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,8 @@ import numpy as np
 from warmstore.errors import SchemaMismatch
 from warmstore.records.format import encoded_rows
 from warmstore.records.format.array_interop import is_tensor, to_numpy
-from warmstore.records.format.fields import Array, Field, Ragged, numpy_dtype
+from warmstore.records.format.encoded_rows import GatheredColumn
+from warmstore.records.format.fields import Array, Field, Fields, Ragged, numpy_dtype
 from warmstore.records.format.value_encoding import (
     Packed,
     decode_array,
@@ -18,29 +19,59 @@ from warmstore.records.format.value_encoding import (
     decode_rows,
     decompressed,
 )
+from warmstore.records.read.gather import Gatherer
+from warmstore.records.read.snapshot import Snapshot
+from warmstore.records.read.verified_column import VerifiedColumn
 from warmstore.records.write.generation import Generation
 from warmstore.records.write.write_buffer import WriteBuffer
 from warmstore.storage.array_types import Bools, Bytes, Int64
 from warmstore.storage.memory.buffer_pool import Allocate, take
 
 
-def read(generation: Generation, names: Collection[str], positions: Int64) -> dict[str, Any]:
+@dataclass(frozen=True)
+class CommittedRecords:
+    """The committed records of one moment. A record's fields are all read in `snapshot`: another thread may refresh the
+    store meanwhile, and a position may be another record then."""
+
+    generation: Generation
+    gatherer: Gatherer
+    snapshot: Snapshot
+
+    @classmethod
+    def of(cls, generation: Generation) -> "CommittedRecords":
+        """Those that this process has read from the log by now."""
+        gatherer = generation.gatherer
+        return cls(generation, gatherer, gatherer.snapshot)
+
+    @property
+    def fields(self) -> Fields:
+        return self.generation.manifest.fields
+
+    def column(self, name: str) -> VerifiedColumn | None:
+        """A field whose values can be copied without checks; None for any other."""
+        column = self.gatherer.column(name)
+        return None if column is None or column.snapshot is not self.snapshot else column
+
+    def gather(self, name: str, positions: Int64) -> GatheredColumn:
+        """One field at some positions. Raises Damaged."""
+        return self.generation.read([name], positions, self.gatherer, self.snapshot)[0]
+
+
+def read(records: CommittedRecords, names: Collection[str], positions: Int64) -> dict[str, Any]:
     """Values of committed records: an array or a list per field."""
-    fields, gatherer = generation.manifest.fields, generation.gatherer
-    snapshot = gatherer.snapshot
-    rows = snapshot.rows_at(positions)
+    rows = records.snapshot.rows_at(positions)
     values: dict[str, Any] = {}
     for name in names:
-        column = gatherer.column(name)
-        found = None if column is None or column.snapshot is not snapshot else column.read(rows)
+        column = records.column(name)
+        found = None if column is None else column.read(rows)
         if found is None:
-            found = decode_gathered(fields[name], generation.read([name], positions)[0])
+            found = decode_gathered(records.fields[name], records.gather(name, positions))
         values[name] = found
     return values
 
 
 def read_with_options(
-    generation: Generation,
+    records: CommittedRecords,
     pending: WriteBuffer | None,
     names: Collection[str],
     positions: Int64,
@@ -50,29 +81,29 @@ def read_with_options(
     """`read`, with pending records and with the options `packed` and `out` of `RecordStore.gather`."""
     values = {}
     for name in names:
-        field = generation.manifest.fields[name]
+        field = records.fields[name]
         out = outs.get(name)
         if isinstance(field, Array):
-            values[name] = _stacked(generation, pending, name, positions, out)
+            values[name] = _stacked(records, pending, name, positions, out)
         elif packed:
-            values[name] = _packed(generation, pending, name, positions, _allocator(name, field, out))
+            values[name] = _packed(records, pending, name, positions, _allocator(name, field, out))
         elif out is not None:
             raise SchemaMismatch(f"values of field {name!r} come as a list; ask for packed=True to have them in out")
         else:
-            values[name] = _all(generation, pending, name, positions)
+            values[name] = _all(records, pending, name, positions)
     return values
 
 
-def _all(generation: Generation, pending: WriteBuffer | None, name: str, positions: Int64) -> Any:
+def _all(records: CommittedRecords, pending: WriteBuffer | None, name: str, positions: Int64) -> Any:
     """Values of one field, of committed and pending records."""
     if pending is None:
-        return read(generation, [name], positions)[name]
-    committed = generation.snapshot.length
+        return read(records, [name], positions)[name]
+    committed = records.snapshot.length
     is_pending = positions >= committed
-    new = decode_rows(generation.manifest.fields[name], pending.take(name, positions[is_pending] - committed))
+    new = decode_rows(records.fields[name], pending.take(name, positions[is_pending] - committed))
     if is_pending.all():
         return new
-    old = read(generation, [name], positions[~is_pending])[name]
+    old = read(records, [name], positions[~is_pending])[name]
     order = _order(is_pending)
     if isinstance(old, list):
         both = old + new
@@ -81,11 +112,11 @@ def _all(generation: Generation, pending: WriteBuffer | None, name: str, positio
     return (np.ma.concatenate if masked else np.concatenate)((old, new))[order]
 
 
-def _stacked(generation: Generation, pending: WriteBuffer | None, name: str, positions: Int64, out: Any) -> Any:
+def _stacked(records: CommittedRecords, pending: WriteBuffer | None, name: str, positions: Int64, out: Any) -> Any:
     """Values of an Array field, read into `out` unless it is None."""
     if out is None:
-        return _all(generation, pending, name, positions)
-    field = generation.manifest.fields[name]
+        return _all(records, pending, name, positions)
+    field = records.fields[name]
     assert isinstance(field, Array)
     target = _target(name, out)
     shape = (len(positions), *field.shape)
@@ -95,11 +126,10 @@ def _stacked(generation: Generation, pending: WriteBuffer | None, name: str, pos
         )
     data = target.reshape(-1).view(np.uint8).reshape(len(positions), field.width)
     if pending is None:
-        gatherer = generation.gatherer
-        column = gatherer.column(name)
-        if column is not None and column.read_into(column.snapshot.rows_at(positions), data):
+        column = records.column(name)
+        if column is not None and column.read_into(records.snapshot.rows_at(positions), data):
             return out
-    values = _all(generation, pending, name, positions)
+    values = _all(records, pending, name, positions)
     if not isinstance(values, np.ma.MaskedArray):
         target[...] = values
         return out
@@ -109,15 +139,14 @@ def _stacked(generation: Generation, pending: WriteBuffer | None, name: str, pos
 
 
 def _packed(
-    generation: Generation, pending: WriteBuffer | None, name: str, positions: Int64, allocate: Allocate
+    records: CommittedRecords, pending: WriteBuffer | None, name: str, positions: Int64, allocate: Allocate
 ) -> Packed:
     """Values without one common shape, concatenated in one array."""
-    field, committed = generation.manifest.fields[name], generation.snapshot.length
+    field, committed = records.fields[name], records.snapshot.length
     if pending is None:
-        (gathered,) = generation.read([name], positions)
-        return decode_packed(field, decompressed(field, gathered, allocate))
+        return decode_packed(field, decompressed(field, records.gather(name, positions), allocate))
     is_pending = positions >= committed
-    (gathered,) = generation.read([name], positions[~is_pending])
+    gathered = records.gather(name, positions[~is_pending])
     both = encoded_rows.join([decompressed(field, gathered), pending.take(name, positions[is_pending] - committed)])
     order, views = _order(is_pending), both.views()
     shapes = None if both.shapes is None else both.shapes[order]

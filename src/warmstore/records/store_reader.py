@@ -17,7 +17,7 @@ from warmstore.records.arrow.arrow_table import typed_rows, typed_table
 from warmstore.records.format.fields import Fields, check_known, field_has_bytes
 from warmstore.records.format.manifest import Manifest
 from warmstore.records.format.value_encoding import raw_rows
-from warmstore.records.gather_results import read, read_with_options
+from warmstore.records.gather_results import CommittedRecords, read, read_with_options
 from warmstore.records.read.chunk_ranges import chunk_ranges
 from warmstore.records.read.gather import Gatherer
 from warmstore.records.read.positions import as_positions, is_positions
@@ -147,12 +147,14 @@ class StoreReader(Closeable):
         if session.pending.count:  # read before the snapshot: a flush adds rows to it before it drops them here
             with session.lock:
                 if session.pending.count:
-                    positions = as_positions(index, len(session))
-                    return read_with_options(session.generation, session.pending, names, positions, packed, out)
-        positions = as_positions(index, generation.gatherer.snapshot.length)
+                    records = CommittedRecords.of(session.generation)
+                    positions = as_positions(index, records.snapshot.length + session.pending.count)
+                    return read_with_options(records, session.pending, names, positions, packed, out)
+        records = CommittedRecords.of(generation)
+        positions = as_positions(index, records.snapshot.length)
         if packed or out:
-            return read_with_options(generation, None, names, positions, packed, out)
-        return read(generation, names, positions)
+            return read_with_options(records, None, names, positions, packed, out)
+        return read(records, names, positions)
 
     @property
     def _gatherer(self) -> Gatherer:

@@ -312,24 +312,31 @@ class Generation:
             if writer is not None:
                 writer.release()
 
-    def read(self, names: Iterable[str], positions: Int64, gatherer: Gatherer | None = None) -> list[GatheredColumn]:
-        """Read fields at positions below `snapshot.length`, by default with this generation's gatherer.
+    def read(
+        self,
+        names: Iterable[str],
+        positions: Int64,
+        gatherer: Gatherer | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> list[GatheredColumn]:
+        """Read fields at positions, by default with this generation's gatherer and in its current snapshot.
 
         Raises:
             Damaged: a record does not match its checksum.
         """
         gatherer = gatherer or self.gatherer
-        snapshot = gatherer.snapshot
+        snapshot = snapshot or gatherer.snapshot
         rows = snapshot.rows_at(positions)
         which = snapshot.batch_of(rows)
         found = [gatherer.gather(snapshot, name, rows, which) for name in names]
         for name, gathered in zip(names, found, strict=True):
             if gathered.bad is not None and gathered.bad.any():
-                self._raise_damaged(name, positions[gathered.bad], which[gathered.bad], len(positions))
+                chunk = int(snapshot.chunk[which[gathered.bad][0]])
+                self._raise_damaged(name, positions[gathered.bad], chunk, len(positions))
         return found
 
-    def _raise_damaged(self, name: str, bad: Int64, which: Int64, count: int) -> None:
-        chunk = self.batches.chunks.path(int(self.snapshot.chunk[which[0]]))
+    def _raise_damaged(self, name: str, bad: Int64, number: int, count: int) -> None:
+        chunk = self.batches.chunks.path(number)
         advice = "restore it from a copy, or save the rest with verify(repair=True)"
         if self._files.is_remote:
             advice = f"remove {self._path} to fetch it from the remote again"
