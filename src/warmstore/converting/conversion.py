@@ -34,6 +34,7 @@ from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, s
 from warmstore.records.format.fields import Field, Fields, fields_to_json
 from warmstore.records.format.value_encoding import encode, raw_rows
 from warmstore.replicate.record_store import RecordStore
+from warmstore.storage.file_times import settle
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.progress import progress_bar
 from warmstore.storage.registry import STORE, register
@@ -329,6 +330,7 @@ def _made_from(kind: Format, request: Request, files: Sequence[Path]) -> dict[st
     state = xxhash.xxh3_128()
     for file in files:
         stat = file.stat()
+        settle(stat.st_mtime_ns)
         state.update(f"{file.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
     return {
         "format": kind.name,

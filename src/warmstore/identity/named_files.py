@@ -17,6 +17,7 @@ from typing import Literal
 import xxhash
 
 from warmstore.identity.plain_data import digest_of
+from warmstore.storage.file_times import settle
 
 Files = Literal["stat", "content"]
 MOVABLE = ("<root>/", "<program>/")
@@ -57,7 +58,7 @@ def listing(folder: str) -> str:
             for entry in entries:
                 if entry.is_file() and not entry.name.startswith((".", "profile-")):
                     state = entry.stat()
-                    found.append(f"{entry.name} {state.st_size} {state.st_mtime_ns}")
+                    found.append(f"{entry.name} {state.st_size} {_settled(state)}")
                     if len(found) > _MOST_LISTED:
                         return ""
     except OSError:
@@ -78,7 +79,7 @@ def folder_text(folder: str, files: Files, root: str | None) -> str:
         folders[:] = [name for name in folders if _is_new(f"{here}/{name}", entered)]
         for name in names:
             if (state := stat_of(f"{here}/{name}")) is not None:
-                what = content_of(f"{here}/{name}", state) if files == "content" else state.st_mtime_ns
+                what = content_of(f"{here}/{name}", state) if files == "content" else _settled(state)
                 found.append(f"{here[len(absolute) :]}/{name} {state.st_size} {what}")
         if len(found) > _MOST_BELOW:
             raise TooManyFiles(
@@ -135,7 +136,7 @@ def file_text(path: str, files: Files, root: str | None, checkouts: tuple[str, .
         return f"{place} folder" if found is not None and os.sep in path.strip("./") else ""
     if files == "content" or (inside and found.st_size <= _LARGEST_OF_PROGRAM):
         return f"{place} file {content_of(absolute, found)}"
-    return f"{place} file of {found.st_size} bytes at {found.st_mtime_ns}"
+    return f"{place} file of {found.st_size} bytes at {_settled(found)}"
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ class FileStamps:
             return ""
         if self.files == "stat" and self.root is None and stat.S_ISREG(found.st_mode):
             place = "" if text.startswith("/") else os.getcwd()  # noqa: PTH109
-            return f"{place} {found.st_size} {found.st_mtime_ns};"
+            return f"{place} {found.st_size} {_settled(found)};"
         is_in_sample = known is not None and os.sep in text.strip("./")
         if not stat.S_ISDIR(found.st_mode) or not (is_sample or is_in_sample):
             return file_text(text, self.files, self.root) + ";"
@@ -209,7 +210,13 @@ def _is_below(path: str, folder: str) -> bool:
 
 def content_of(path: str, state: os.stat_result) -> str:
     """The xxh3-128 of the content of a file in the state that `os.stat` returned."""
-    return _content(path, state.st_size, state.st_mtime_ns, state.st_ino)
+    return _content(path, state.st_size, _settled(state), state.st_ino)
+
+
+def _settled(state: os.stat_result) -> int:
+    """The time of the last write, once a further write would have another one."""
+    settle(state.st_mtime_ns)
+    return state.st_mtime_ns
 
 
 @lru_cache(maxsize=1 << 14)

@@ -17,6 +17,7 @@ import xxhash
 
 from warmstore._native import floor, threads_for
 from warmstore.identity.named_files import FileStamps, TooManyFiles
+from warmstore.storage.file_times import settle_all
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 """Hashes of samples, [n, 2]: 128 bits each. With 64, two of 100 million samples share a hash once in 4,000."""
@@ -142,6 +143,7 @@ class PathHashes:
             np.fromiter(map(attrgetter(name), found), np.int64, len(found))
             for name in ("st_size", "st_mtime_ns", "st_mode")
         )
+        settle_all(times)
         pairs = np.stack([sizes, times], axis=1).view(np.uint64) + _ONE
         hashes = mixed(pairs, pairs[:, ::-1])
         absolute = np.fromiter(map(str.startswith, texts, repeat("/")), np.bool_, len(texts))
