@@ -95,6 +95,21 @@ def test_an_installed_file_that_was_edited_counts(install: Callable[..., Any], t
     assert identify(importlib.import_module("my_program").step).digest == before.digest
 
 
+def test_an_edit_counts_where_the_clock_was_ahead_at_the_installation(
+    install: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The edited file is older than its record, which lies in the future. A file that nobody edited changes nothing."""
+    before = identify(install())
+    forget()
+    info = tmp_path / "packages" / "other_name-1.0.dist-info" / "RECORD"
+    ahead = info.stat().st_mtime_ns + 10**9 * 86400 * 365
+    os.utime(info, ns=(ahead, ahead))
+    assert identify(importlib.import_module("my_program").step).digest == before.digest
+    forget()
+    (tmp_path / "packages" / "my_package" / "helpers.py").write_text(CODE.replace("x * 2", "x * 3"))
+    assert identify(importlib.import_module("my_program").step).digest != before.digest
+
+
 @pytest.mark.parametrize("folder", ["packages", "site-packages"])
 def test_what_no_record_lists_is_the_program(install: Callable[..., Any], folder: str) -> None:
     """Also in a folder called site-packages: names of folders decide nothing."""

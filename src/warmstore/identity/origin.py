@@ -17,6 +17,7 @@ import platform
 import re
 import sys
 import sysconfig
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -209,7 +210,7 @@ class _Record:
         self.info = info
         self._lookups = 0
         self._content = f"\n{text}\n"
-        self._written = (info / "RECORD").stat().st_mtime_ns if text else 0
+        self._written = _installed_by(info / "RECORD") if text else 0
         name, _, version = info.name.removesuffix(".dist-info").removesuffix(".egg-info").partition("-")
         self.name = name
         code = [line for line in text.splitlines() if line.partition(",")[0].endswith(_CODE)]
@@ -239,7 +240,7 @@ class _Record:
         try:
             found = os.stat(file)  # noqa: PTH116  faster for thousands of modules
             _, digest, size = self._line_of(file[len(str(self.folder)) + 1 :]).rsplit(",", 2)
-            if size == str(found.st_size) and found.st_mtime_ns <= self._written + 10**9:
+            if size == str(found.st_size) and found.st_mtime_ns <= self._written:
                 return ""
             content = Path(file).read_bytes()
         except (OSError, ValueError, KeyError):
@@ -249,6 +250,15 @@ class _Record:
         if algorithm == "sha256" and now == recorded:
             return ""
         return f" {Path(file).name} edited {xxhash.xxh3_64_hexdigest(content)}"
+
+
+def _installed_by(record: Path) -> int:
+    """The time, in nanoseconds since 1970, by which a distribution's files were written; 0 if a wrong clock gave it.
+
+    A file that is edited in place has a later time, unless the clock was ahead when the distribution was installed.
+    """
+    written = record.stat().st_mtime_ns + 10**9
+    return written if written <= time.time_ns() + 10**9 else 0
 
 
 @functools.cache
