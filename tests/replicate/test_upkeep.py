@@ -126,3 +126,23 @@ def test_chunks_of_a_record_store_are_collected(tmp_path: Path) -> None:
     chunk = next(path for path in url.rglob("chunks/*") if not path.suffix)
     chunk.write_bytes(b"")
     assert "damaged" in verify(Remote(url)).problems[0]
+
+
+@pytest.mark.parametrize("ahead", [-30 * DAY, 0.0, 30 * DAY])
+def test_a_push_trusts_chunks_by_the_clock_of_the_remote(
+    ahead: float, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A push that was interrupted has left a chunk. An old one is sent again, since `gc` may be about to remove it."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + ahead)
+    with ws.FeatureCache(tmp_path / "a", "net") as cache:
+        cache.put_batch([1, 2, 3], np.ones((3, 200_000), np.float32))
+        cache.push(tmp_path / "remote")
+        (chunk,) = (folder / "chunks").iterdir()
+        for sent in (0, 1):
+            for path in folder.glob("heads/*"):  # the segment that names it
+                path.unlink()
+            cache._session.version.logs.clear()
+            if sent:
+                os.utime(chunk, (now - DAY, now - DAY))
+            assert cache.push(tmp_path / "remote").chunks == sent

@@ -30,6 +30,9 @@ from warmstore.remote.requests import Requests
 
 T = TypeVar("T")
 
+CLOCK = "gc/last"
+"""An empty object that is stored to learn the time at the remote."""
+
 _PIECE = 256 << 10
 _AT_ONCE = 1 << 20  # bytes of a range that are taken as one piece
 _WATCHED = 32 << 10  # bytes of a piece if the flow of data is observed: many transfers share one connection
@@ -220,6 +223,14 @@ class Objects:
             return Entry(name, int(found["size"]), found["last_modified"].timestamp())
 
         return await self._checked(head, f"the size of {name!r} cannot be read", missing=None)
+
+    async def clock_async(self) -> float:
+        """Seconds since 1970 by the clock of the remote, as `Entry.modified` has them. The clock here may be wrong."""
+        await self.put_async(CLOCK, b"")
+        entry = await self.entry_async(CLOCK)
+        if entry is None:
+            raise RemoteUnavailable(f"{self.location.url}: {CLOCK!r} was removed meanwhile")
+        return entry.modified
 
     async def entries_async(self, prefix: str = "", *, flowed: Callable[[int], None] | None = None) -> list[Entry]:
         """As `entries`. `flowed` is called with 0 for each arrived page."""

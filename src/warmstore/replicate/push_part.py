@@ -7,7 +7,6 @@ remote unchanged, and the next push sends what is missing.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -157,7 +156,9 @@ async def _is_there(objects: Objects, chunk: RemoteChunk, *, verify: bool) -> bo
     if chunk.size < _ASKED:
         return False
     entry = await objects.entry_async(chunk.object)
-    return entry is not None and entry.size == chunk.size and entry.modified > time.time() - _TRUSTED
+    if entry is None or entry.size != chunk.size:
+        return False
+    return entry.modified > await objects.clock_async() - _TRUSTED
 
 
 async def _has_sidecar(objects: Objects, chunk: RemoteChunk) -> bool:

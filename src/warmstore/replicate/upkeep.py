@@ -24,7 +24,6 @@ from warmstore.replicate.remote_snapshot import read_all_heads
 
 LEAST_KEEP = 24 * 3600.0
 """The least age in seconds of an object that `gc` removes. A push sends chunks long before it names them."""
-_MARK = "gc/last"
 _COLLECTED = re.compile(r"(chunks|sidecars|about|logs|packs)/[0-9a-f]{32,64}(\.hashes)?")
 
 
@@ -190,9 +189,8 @@ def gc(remote: Remote, *, keep: float, dry_run: bool = False) -> Collected:
     if not keep >= LEAST_KEEP:
         raise ValueError(f"keep is {keep:,.0f} seconds; it must be a day at least: a push may be under way")
     with contextlib.closing(remote.open()) as objects:
-        objects.put(_MARK, b"")
+        now = objects.run(objects.clock_async())
         entries = objects.entries()
-        now = next(entry.modified for entry in entries if entry.name == _MARK)  # by the clock of the remote
         if has_parts(objects):
             parts = PartLog(None).read(objects)  # what others have signed, or not, is needed too
             if parts.problems:

@@ -108,6 +108,20 @@ def test_bytes_that_belong_to_nothing_go_when_they_are_old(
     assert (tmp_path / "remote" / "notes.txt").exists()
 
 
+def test_a_collector_whose_clock_is_ahead_leaves_what_was_just_put(
+    tmp_path: Path, objects: Objects, memory: RemoteMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer is about to publish a manifest. The age is by the clock of the remote."""
+    fill(tmp_path)
+    path = tmp_path / "remote/compiled/2/blobs/aa" / ("a" * 64)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"just put")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 10 * 86400)
+    assert prune(objects, Keyring((KEY,)), memory).blobs == 0
+    assert path.exists()
+
+
 def test_what_others_signed_is_not_touched(tmp_path: Path, objects: Objects, memory: RemoteMemory) -> None:
     fill(tmp_path)
     theirs = Keyring((OTHER_KEY,))

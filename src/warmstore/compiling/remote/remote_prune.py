@@ -74,7 +74,10 @@ def prune(
     named = {artifact.digest for artifact in every}
     blobs = {entry.name: entry for entry in objects.entries(BLOBS)}
     is_foreign = any(loaded.refused for loaded in found.values())
-    unused = [entry for entry in blobs.values() if _is_unused(entry, used, named, foreign=is_foreign)]
+    recent = 0.0
+    if not is_foreign and not blobs.keys() <= {blob_name(digest) for digest in named}:
+        recent = objects.run(objects.clock_async()) - _JUST_PUT
+    unused = [entry for entry in blobs.values() if _is_unused(entry, used, named, recent)]
     if not dry_run:
         for name, log in logs.items():
             _replace(objects, log, memory, name, found[name], kept)
@@ -99,11 +102,12 @@ def _within(known: Sequence[Artifact], older_than: float | None, max_size: int |
     return merged([], kept)
 
 
-def _is_unused(entry: Entry, used: Collection[str], named: Collection[str], *, foreign: bool) -> bool:
+def _is_unused(entry: Entry, used: Collection[str], named: Collection[str], recent: float) -> bool:
+    """`recent`: the time since which blobs stay that no manifest names."""
     digest = entry.name.rpartition("/")[2]
     if digest in used or entry.name != blob_name(digest):
         return False
-    return digest in named or (not foreign and entry.modified < time.time() - _JUST_PUT)
+    return digest in named or entry.modified < recent
 
 
 def _replace(
