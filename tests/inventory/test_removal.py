@@ -1,5 +1,6 @@
 """What a garbage collection chooses, and that the removal of each kind leaves everything else."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +134,16 @@ class TestRemove:
         assert remove(removal) > 0
         with ws.RecordStore.open(url, cache_dir=tmp_path / "copies") as again:
             assert again["x"][:].tolist() == list(range(10))
+
+    def test_artifacts_that_were_used_before_the_clock_was_set_back(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        compiled(tmp_path / "compiled")
+        (state,) = states(tmp_path)
+        plan = plan_removals([state], max_size=1)
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now - 86400)
+        (removal,) = plan.removals
+        assert remove(removal) > 0
+        with ArtifactStore(tmp_path / "compiled") as store:
+            assert not store.all()

@@ -131,7 +131,7 @@ def remove(removal: Removal) -> int:
         from warmstore.compiling.store.artifact_store import ArtifactStore
 
         with ArtifactStore(folder.path, max_size=1 << 62) as store:  # a limit that evicts nothing
-            store.clear(unused_for=max(0.0, time.time() - removal.used))
+            store.clear(unused_for=time.time() - removal.used)  # below zero after the clock was set back
     elif folder.kind == FEATURES:
         from warmstore.features.cache_inspection import clear
 
