@@ -1,5 +1,6 @@
 """warmstore stops ML training from doing the same work twice. Everything public is named here, and nothing else is."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from warmstore.errors import (
@@ -52,6 +53,12 @@ from warmstore.errors import (
 )
 from warmstore.extras import is_of_extra as _is_of_extra
 from warmstore.extras import stand_in as _stand_in
+
+if sys.byteorder != "little":
+    raise ImportError(
+        f"warmstore needs a little-endian machine, such as x86-64 or ARM; this one is {sys.byteorder}-endian, and the "
+        "files of others would be misread here"
+    )
 
 if TYPE_CHECKING:
     from warmstore.compiling import compile_cache
