@@ -1,0 +1,60 @@
+"""What a soak watches while it runs: memory, descriptors, threads, mappings and disk, from outside of its processes."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from warmstore.storage.disk_usage import entries_below
+
+MEMORY = ("uss", "pss", "rss")
+COUNTED = ("descriptors", "threads", "mappings")
+FOLDERS = ("store", "caches", "remote", "clone", "copies", "other")
+
+
+def look(pid: int) -> dict[str, int]:
+    """What a process has: bytes of its own (uss), its share of all (pss), and all that it maps (rss); and counts."""
+    process = psutil.Process(pid)
+    memory = process.memory_full_info()
+    maps = Path(f"/proc/{pid}/maps")
+    return {
+        "uss": memory.uss,
+        "pss": getattr(memory, "pss", 0),
+        "rss": memory.rss,
+        "descriptors": process.num_fds(),
+        "threads": process.num_threads(),
+        "mappings": maps.read_text().count("\n") if maps.exists() else 0,
+    }
+
+
+class Watch:
+    """Samples of all processes of a soak, in memory and as lines of JSON in a file."""
+
+    def __init__(self, path: Path, folder: Path, processes: Mapping[str, int]) -> None:
+        path.unlink(missing_ok=True)
+        self._path = path
+        self._folder = folder
+        self._processes = processes
+        self.samples: list[dict[str, Any]] = []
+
+    def sample(self, operations: int, seconds: float) -> None:
+        each = {name: look(pid) for name, pid in self._processes.items()}
+        disk = {name: _on_disk(self._folder / name) for name in FOLDERS}
+        sums = {what: sum(one[what] for one in each.values()) for what in (*MEMORY, *COUNTED)}
+        sums |= {what: sum(one[what] for one in disk.values()) for what in ("bytes", "files")}
+        self.samples.append({"operations": operations, "seconds": round(seconds, 1), **sums})
+        with self._path.open("a") as file:
+            file.write(json.dumps({**self.samples[-1], "disk": disk, "processes": each}) + "\n")
+
+
+def _on_disk(folder: Path) -> dict[str, int]:
+    sizes = [512 * status.st_blocks for _, status in entries_below(folder)]
+    return {"bytes": sum(sizes), "files": len(sizes)}
+
+
+def around(samples: Sequence[Mapping[str, Any]], operations: int, share: float = 0.1) -> dict[str, float]:
+    """The means of all samples near a number of operations: what a soak has swings between two rebalances."""
+    near = [sample for sample in samples if abs(sample["operations"] - operations) <= share * operations]
+    return {what: sum(sample[what] for sample in near) / len(near) for what in near[0]} if near else {}
