@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt setup.py $(wildcard src/warmstore/_native/*.[ch])
 
-.PHONY: demo examples test test-slow test-identity test-fleet test-site docs test-native test-servers torture wheels check-wheels lint format architecture bench bench-quick bench-data clean
+.PHONY: demo examples test test-slow test-identity test-fleet test-site test-gpu docs test-native test-servers torture wheels check-wheels lint format architecture bench bench-quick bench-data clean
 
 # REMOTE=1 shows two machines that share what they compile by a local S3 server.
 ifdef REMOTE
@@ -40,6 +40,10 @@ test-fleet: .venv/has-fleet test-servers
 # Pages that people look at, in headless Chromium: the site and the report. Needs apt-get install chromium.
 test-site: docs
 	$(BIN)/python -m pytest tests/site --site
+
+# On a CUDA GPU, with a torch built for it: cached modules, transfers, compiled kernels. Without one, a line says so.
+test-gpu: .venv/has-dev
+	$(BIN)/python -m pytest tests/gpu --gpu -rs -s
 
 # The native floor's C under sanitizers: addresses and undefined behaviour, then threads.
 test-native: .venv/has-dev

@@ -24,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the long loops too")
     parser.addoption("--fleet", action="store_true", help="run tests with clusters of Ray and Spark too")
     parser.addoption("--site", action="store_true", help="run tests in a browser too")
+    parser.addoption("--gpu", nargs="?", const="cuda", help="run tests on a GPU too; --gpu=cpu tries some on the CPU")
     parser.addoption("--fresh", action="store_true", help="run edits in interpreters of their own too")
 
 
