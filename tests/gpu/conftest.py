@@ -3,8 +3,13 @@
 `pytest tests/gpu --gpu=cpu` runs on the CPU those that need a device and no CUDA, so that they are known to be right.
 """
 
+from collections.abc import Generator
+from pathlib import Path
+
 import pytest
 import torch
+
+_HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +32,12 @@ def cuda(gpu: torch.device) -> torch.device:
     if gpu.type == "cpu":
         pytest.skip("needs CUDA")
     return gpu
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Give all tests that are skipped one place, so that pytest reports them in one line."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple):
+        report.longrepr = str(_HERE), 1, report.longrepr[2]
+    return report

@@ -1,5 +1,6 @@
 """Compiled programs on a GPU: Triton's kernels are found by the next process and after a bundle, not on another GPU."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,13 @@ from warmstore.compiling import bundles
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.remote.signing import Keyring
 
-pytest.importorskip("triton", reason="triton is not installed")
+
+@pytest.fixture(autouse=True)
+def compilers(cuda: torch.device) -> None:
+    """What compiles for the device."""
+    if find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+
 
 SINE = """
 import torch
@@ -40,7 +47,7 @@ def kernels(folder: Path) -> int:
         return len(store.all(kind="triton.cubin"))
 
 
-def test_kernels_are_found_by_the_next_process(cuda: torch.device, tmp_path: Path) -> None:
+def test_kernels_are_found_by_the_next_process(tmp_path: Path) -> None:
     cold = run(SINE, tmp_path / "store", fresh=True)
     assert cold.right
     assert cold.misses
@@ -52,14 +59,14 @@ def test_kernels_are_found_by_the_next_process(cuda: torch.device, tmp_path: Pat
     assert warm.inductor["fxgraph_cache_hit"] == 1
 
 
-def test_another_capability_misses(cuda: torch.device, tmp_path: Path) -> None:
+def test_another_capability_misses(tmp_path: Path) -> None:
     assert run(SINE, tmp_path / "store", fresh=True).right
     moved = run(SINE, tmp_path / "store", start=ANOTHER, fresh=True)
     assert moved.right
     assert not [key for key in moved.hits if "/fxgraph/" in key or "/aotautograd/" in key or "triton" in key]
 
 
-def test_a_bundle_warms_another_machine(cuda: torch.device, tmp_path: Path) -> None:
+def test_a_bundle_warms_another_machine(tmp_path: Path) -> None:
     assert run(SINE, tmp_path / "here", fresh=True).right
     with ArtifactStore(tmp_path / "here") as store:
         assert bundles.export(store, tmp_path / "bundle", keyring=Keyring(())).artifacts
@@ -71,7 +78,7 @@ def test_a_bundle_warms_another_machine(cuda: torch.device, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("code", [GRAPHS, WS_GRAPHS], ids=["torch.compile", "ws.compile"])
-def test_modes_with_cuda_graphs_are_left_to_torch(code: str, cuda: torch.device, tmp_path: Path) -> None:
+def test_modes_with_cuda_graphs_are_left_to_torch(code: str, tmp_path: Path) -> None:
     """Their results stay right when the kernels are found, and no package is made of a program with a graph."""
     for _ in range(2):
         found = run(code, tmp_path / "store", fresh=True)

@@ -1,8 +1,6 @@
 """Loaders whose batches are on a GPU: exact, copied from pinned memory ahead of their use, beside a matrix product."""
 
-import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -41,33 +39,3 @@ def test_batches_are_whole_while_the_device_is_busy(cuda: torch.device) -> None:
             sums.append(batch["x"].sum())
             del batch  # its memory is free for the next copy once this stream has used it
         assert torch.stack(sums).sum().item() == int(source.sum())
-
-
-def test_copies_overlap_a_matrix_product(cuda: torch.device) -> None:
-    """An epoch with a matrix product a batch takes little more than the longer of the two, and prints what it took."""
-    source = np.random.default_rng(0).random((2048, 1 << 16), np.float32)  # 512 MB
-    matrix = torch.randn(6144, 6144, device=cuda)
-
-    def epoch(to: Any, products: int) -> float:
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for batch in ws.Loader({"x": source}, 64, sampler=ws.Shuffle(seed=0), to=to, workers=2):
-            for _ in range(products):
-                torch.mm(matrix, matrix)
-            if to is not None:
-                batch["x"].sum()
-        torch.cuda.synchronize()
-        return time.perf_counter() - began
-
-    epoch(cuda, 1)
-    copies = epoch(cuda, 0)
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    torch.mm(matrix, matrix)
-    torch.cuda.synchronize()
-    products = max(1, round(copies / 32 / (time.perf_counter() - began)))
-    work = epoch(None, products)
-    both = epoch(cuda, products)
-    rate = source.nbytes / copies / 1e9
-    print(f"\ncopies {copies:.3f} s ({rate:.1f} GB/s), products {work:.3f} s, both {both:.3f} s of {copies + work:.3f}")
-    assert both < copies + work

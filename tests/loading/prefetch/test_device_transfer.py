@@ -106,13 +106,6 @@ def test_a_gpu_is_copied_to_on_its_own_stream_and_waited_for_where_it_is_used(mo
     assert cuda.said == [*copied, "current waits", "kept for current"]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_real_gpu(store: ws.RecordStore) -> None:
-    loader = ws.Loader(store, 4, to="cuda", fields=["number", "image"], workers=2)
-    found = [at for batch in loader for at in (batch["number"] + batch["image"][:, 0, 0].long() * 0).tolist()]
-    assert found == list(range(23))
-
-
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(ws.NotInstalled, match=r"pip install 'warmstore\[jax\]"):
