@@ -27,13 +27,15 @@ import numpy as np
 from tests.faults.soak_courier import Courier
 from tests.faults.soak_model import FIELDS, Sizes, judge_all, judge_cached
 from tests.faults.soak_roles import CACHE_SIZE, Editor, Place, Writer, run_reader, run_worker
-from tests.faults.soak_watch import Watch, around
+from tests.faults.soak_watch import Watch, growth
 
 import warmstore as ws
 from warmstore.storage.disk_usage import entries_below
 
 HANG = 180.0
 """Seconds without an operation after which a process hangs."""
+LONG = 1_000_000
+"""Operations from which on a soak must not grow."""
 _SAMPLES = 200
 
 
@@ -53,12 +55,13 @@ class Soak:
 
 @dataclass
 class SoakResult:
-    """What came of a soak: its operations, how it failed, and what was watched."""
+    """What came of a soak: its operations, how it failed, and what its processes had after a tenth and in the end."""
 
     operations: int = 0
     seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
-    samples: list[dict[str, Any]] = field(default_factory=list)
+    at_a_tenth: dict[str, float] = field(default_factory=dict)
+    in_the_end: dict[str, float] = field(default_factory=dict)
 
 
 Run = Callable[[Place, list[int]], None]
@@ -128,7 +131,11 @@ def _run(soak: Soak, place: Place, result: SoakResult, watched: Path) -> None:
             break
         time.sleep(0.05)
     table.stop()
-    result.operations, result.samples = table.operations, watch.samples
+    result.operations = table.operations
+    result.at_a_tenth = watch.around(soak.operations // 10)
+    result.in_the_end = watch.around(watch.samples[-1]["operations"])
+    if soak.operations >= LONG:
+        result.failures += growth(result.at_a_tenth, result.in_the_end)
     _end(soak, place, processes, result)
 
 
@@ -200,8 +207,8 @@ def main() -> None:
     options = parser.parse_args()
     result = campaign(Soak(options.operations, options.seed), options.watched)
     print(f"{result.operations:,} operations in {result.seconds:,.0f} s, {len(result.failures)} failures")
-    for operations in (options.operations // 10, options.operations):
-        print({what: round(value) for what, value in around(result.samples, operations).items()})
+    for had in (result.at_a_tenth, result.in_the_end):
+        print({what: round(value) for what, value in had.items()})
     for failure in result.failures:
         print(failure)
     sys.exit(1 if result.failures else 0)

@@ -1,7 +1,7 @@
 """What a soak watches while it runs: memory, descriptors, threads, mappings and disk, from outside of its processes."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from warmstore.storage.disk_usage import entries_below
 
 MEMORY = ("uss", "pss", "rss")
 COUNTED = ("descriptors", "threads", "mappings")
+GROWTH = {"uss": 1.05, "descriptors": 1.1, "threads": 1.1, "mappings": 1.1, "bytes": 1.1, "files": 1.1}
+"""How many times as much there may be in the end."""
 FOLDERS = ("store", "caches", "remote", "clone", "copies", "other")
 
 
@@ -48,13 +50,21 @@ class Watch:
         with self._path.open("a") as file:
             file.write(json.dumps({**self.samples[-1], "disk": disk, "processes": each}) + "\n")
 
+    def around(self, operations: int, share: float = 0.1) -> dict[str, float]:
+        """The means of the samples near a number of operations: what a soak has swings between two rebalances."""
+        near = [sample for sample in self.samples if abs(sample["operations"] - operations) <= share * operations]
+        return {what: sum(sample[what] for sample in near) / len(near) for what in near[0]} if near else {}
+
 
 def _on_disk(folder: Path) -> dict[str, int]:
     sizes = [512 * status.st_blocks for _, status in entries_below(folder)]
     return {"bytes": sum(sizes), "files": len(sizes)}
 
 
-def around(samples: Sequence[Mapping[str, Any]], operations: int, share: float = 0.1) -> dict[str, float]:
-    """The means of all samples near a number of operations: what a soak has swings between two rebalances."""
-    near = [sample for sample in samples if abs(sample["operations"] - operations) <= share * operations]
-    return {what: sum(sample[what] for sample in near) / len(near) for what in near[0]} if near else {}
+def growth(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+    """What has grown by more than it may, between two times at which nothing else has changed."""
+    return [
+        f"{what} grew from {before[what]:,.0f} to {after[what]:,.0f}"
+        for what, most in GROWTH.items()
+        if after[what] > most * before[what]
+    ]

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from tests.faults.soak_model import (
     updated,
     values_of,
 )
-from tests.faults.soak_watch import around
+from tests.faults.soak_watch import Watch, growth
 from tests.slow import either, unforked
 
 SLOTS = np.arange(6)
@@ -31,7 +32,7 @@ def test_a_soak() -> None:
     found = campaign(Soak(either(1500, 30_000), writers=2, editors=1, readers=1, threads=2, start=unforked()))
     assert not found.failures, "\n".join(found.failures)
     assert found.operations >= 1500
-    assert found.samples[-1]["uss"]
+    assert found.in_the_end["uss"]
 
 
 def test_states_rise() -> None:
@@ -57,7 +58,7 @@ def changed(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("columns", "known", "begun", "what"),
     [
-        (changed("values", lambda values: values + (np.arange(8) == 3)), FIRST, FIRST, "values are not"),
+        (changed("values", lambda values: values + (np.arange(8) == 3)), FIRST, FIRST, "values of 6 of 6 rows are wrong"),
         (changed("blob", lambda blobs: [*blobs[1:], blobs[0]]), FIRST, FIRST, "bytes are not"),
         (columns_of(SLOTS, FIRST), updated(FIRST), updated(FIRST), "6 of 6 rows are older"),
         (columns_of(SLOTS, FIRST), deleted(FIRST), deleted(FIRST), "6 of 6 rows are older"),
@@ -84,7 +85,14 @@ def test_wrong_samples_are_seen() -> None:
         judge_cached(SLOTS, values[::-1], np.array([], np.int64))
 
 
-def test_the_means_around_a_number_of_operations() -> None:
-    samples = [{"operations": at, "uss": at % 300} for at in range(0, 2000, 100)]
-    assert around(samples, 1000)["uss"] == (0 + 100 + 200) / 3
-    assert around(samples, 5000) == {}
+def test_the_means_around_a_number_of_operations(tmp_path: Path) -> None:
+    watch = Watch(tmp_path / "watched", tmp_path, {})
+    watch.samples = [{"operations": at, "uss": at % 300} for at in range(0, 2000, 100)]
+    assert watch.around(1000)["uss"] == (0 + 100 + 200) / 3
+    assert watch.around(5000) == {}
+
+
+def test_growth() -> None:
+    before = {"uss": 100.0, "descriptors": 50.0, "threads": 10.0, "mappings": 9.0, "bytes": 1e6, "files": 5.0}
+    assert growth(before, {**before, "uss": 105, "files": 1}) == []
+    assert growth(before, {**before, "uss": 106, "files": 6}) == ["uss grew from 100 to 106", "files grew from 5 to 6"]

@@ -1,8 +1,9 @@
 """`make torture`: campaigns that go on where they stopped, and whose counts add up in a file.
 
-    python -m tests.faults.torture [--states 100000] [--faults 100000] [--results build/torture.json]
+    python -m tests.faults.torture [--states 100000] [--faults 100000] [--operations 2000000]
+        [--results build/torture.json]
 
-The campaigns take turns: power cuts, and calls that fail (all calls x errors x stories, if as many are wanted).
+The campaigns take turns: power cuts, calls that fail (all calls x errors x stories, if as many are wanted), and soaks.
 
 A part of a campaign that failed is tried again the next time, and so is one of which this file has never heard.
 """
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.faults import cache_cuts, io_campaign, record_cuts, remote_cuts
+from tests.faults import cache_cuts, io_campaign, record_cuts, remote_cuts, soak
 from tests.faults.power_campaign import Story, campaign
 
 from warmstore.storage.atomic import replace_file
@@ -30,6 +31,8 @@ FAULTS = 240
 STORIES: list[Story] = [*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES]
 SHARES = {"tiers": 0.2, "evictions": 0.3}
 """Stories whose states take long to judge have fewer."""
+SOAKS = 1_000_000, 100_000
+"""Operations of the first soak, and of each later one."""
 
 
 class Results:
@@ -120,10 +123,32 @@ def calls(results: Results, wanted: int) -> Iterator[None]:
             yield
 
 
+def soaks(results: Results, wanted: int) -> Iterator[None]:
+    """Soaks: one of a million operations, in which memory must not grow, then smaller ones. Yields after each part."""
+    for seed in itertools.count():
+        if results.total("soak", "operations") >= wanted:
+            return
+        size = SOAKS[min(seed, 1)]
+        part = f"{size:,} operations, seed {seed}"
+        if results.has("soak", part):
+            continue
+        found = soak.campaign(soak.Soak(size, seed))
+        counts = {"operations": found.operations, "seconds": round(found.seconds), "failures": found.failures}
+        results.add("soak", part, {**counts, "at a tenth": found.at_a_tenth, "in the end": found.in_the_end})
+        print(
+            f"soak: {part}: {len(found.failures)} failures, {found.seconds:,.0f} s; "
+            f"{results.total('soak', 'operations'):,} of {wanted:,} in all",
+            *found.failures[:3],
+            sep="\n",
+            flush=True,
+        )
+        yield
+
+
 def summary(results: Results) -> str:
     """The counts of all campaigns."""
     lines = []
-    for name, counted in (("power", "states"), ("calls", "faults")):
+    for name, counted in (("power", "states"), ("calls", "faults"), ("soak", "operations")):
         parts = len(results.parts.get(name, {}))
         failures = results.total(name, "failures")
         lines.append(f"{name}: {results.total(name, counted):,} {counted} in {parts:,} parts, {failures:,} failures")
@@ -134,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--states", type=int, default=100_000, help="states after power cuts, in all")
     parser.add_argument("--faults", type=int, default=100_000, help="calls that fail, in all")
+    parser.add_argument("--operations", type=int, default=2_000_000, help="operations of soaks, in all")
     parser.add_argument("--results", type=Path, default=Path("build/torture.json"), help="the file of counts")
     options = parser.parse_args()
     results = Results(options.results)
@@ -141,7 +167,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="warmstore-state-") as state:
         os.environ["XDG_STATE_HOME"] = state  # never the user's registry
         try:
-            for _ in itertools.zip_longest(power(results, options.states, kept), calls(results, options.faults)):
+            campaigns = (
+                power(results, options.states, kept),
+                calls(results, options.faults),
+                soaks(results, options.operations),
+            )
+            for _ in itertools.zip_longest(*campaigns):
                 pass
         finally:
             print(summary(results), flush=True)
