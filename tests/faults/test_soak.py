@@ -58,7 +58,12 @@ def changed(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("columns", "known", "begun", "what"),
     [
-        (changed("values", lambda values: values + (np.arange(8) == 3)), FIRST, FIRST, "values of 6 of 6 rows are wrong"),
+        (
+            changed("values", lambda values: values + (np.arange(8) == 3)),
+            FIRST,
+            FIRST,
+            "values of 6 of 6 rows are wrong",
+        ),
         (changed("blob", lambda blobs: [*blobs[1:], blobs[0]]), FIRST, FIRST, "bytes are not"),
         (columns_of(SLOTS, FIRST), updated(FIRST), updated(FIRST), "6 of 6 rows are older"),
         (columns_of(SLOTS, FIRST), deleted(FIRST), deleted(FIRST), "6 of 6 rows are older"),
