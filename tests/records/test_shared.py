@@ -117,3 +117,28 @@ def test_a_rebalance_while_somebody_looks(
         one.close()
     assert at > 1
     assert not caplog.messages
+
+
+def test_a_refresh_while_another_thread_follows_a_rebalance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log that a thread is about to look at is closed by then, and its descriptor is another file's, or none's."""
+    with ws.RecordStore.create(tmp_path / "s", X) as writer, ws.RecordStore.open(tmp_path / "s") as reader:
+        for opened in (0, 8):
+            writer.append({"x": opened})
+            writer.rebalance(progress=False)
+            log, others = reader._session.generation.log, []
+            real = log.ends_with
+
+            def ends_with(entries: int, last: bytes) -> bool:
+                reader.refresh()
+                others.extend(open(tmp_path / "s" / "store.json") for _ in range(opened))  # noqa: B023, SIM115
+                return real(entries, last)  # noqa: B023
+
+            def once(entries: int, last: bytes) -> bool:
+                monkeypatch.undo()
+                return ends_with(entries, last)
+
+            monkeypatch.setattr(log, "ends_with", once)
+            reader.refresh()
+            assert reader["x"][:].tolist() == writer["x"][:].tolist()
+            for other in others:
+                other.close()

@@ -128,3 +128,38 @@ def test_descriptors_are_closed(tmp_path: Path) -> None:
     found, _ = unchecked.rows(np.array([5]), 10)
     assert bytes(found[0]) == DATA[5:15]
     assert len(list(Path("/dev/fd").iterdir())) == before
+
+
+class Releasing(Files):
+    """Another thread releases a reader while it reads, and opens files, which get the lowest free descriptors."""
+
+    released: UncheckedReader | None = None
+
+    def __init__(self, other: Path) -> None:
+        self.others: list[int] = []
+        self._other = other
+
+    def read_rows(self, descriptors: Any, *arguments: Any) -> int:
+        if self.released is not None:
+            self.released.release()
+            self.others += [self.open(self._other) for _ in range(8)]
+        return super().read_rows(descriptors, *arguments)
+
+
+def test_files_are_closed_after_the_reads_that_use_them(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(bytes(30_000))
+    files = Releasing(tmp_path / "other")
+    unchecked = reader(tmp_path, DATA, files)
+    before = descriptors()
+    for released in (None, unchecked, unchecked):  # not yet, meanwhile, and before
+        files.released = released
+        rows, missing = unchecked.rows(np.array([100, 2 * SLOT + 200]), 16)
+        assert missing is None
+        assert rows.tobytes() == DATA[100:116] + DATA[200:216]
+    for other in files.others:
+        files.close(other)
+    assert descriptors() == before
+
+
+def descriptors() -> int:
+    return len(list(Path("/dev/fd").iterdir()))

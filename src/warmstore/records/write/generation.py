@@ -71,6 +71,7 @@ class Generation:
         # Not a bound method: a cycle would keep this generation and its mapped files until a garbage collection.
         self.is_superseded = functools.partial(_is_superseded, path, manifest.generation, files)
         self._writer: ChunkWriter | None = None
+        self._is_released = False
         self.commits = 0  # of this process: shows after an interrupt whether a write was committed
         self.log = open_log(path, manifest, files, write=write, superseded=self.is_superseded, salvage=salvage)
         self._salvage = salvage
@@ -109,8 +110,15 @@ class Generation:
         return self.gatherer.snapshot
 
     def is_current(self) -> bool:
-        """Whether nothing was committed since the snapshot."""
-        return self.log.ends_with(self.snapshot.entries, self.snapshot.last_entry)
+        """Whether nothing was committed since the snapshot. Not so once another thread has released this generation."""
+        snapshot = self.snapshot
+        try:
+            # A descriptor that was closed meanwhile may be that of another file, which ends otherwise.
+            return self.log.ends_with(snapshot.entries, snapshot.last_entry)
+        except OSError:
+            if self._is_released:
+                return False
+            raise
 
     def refresh(self) -> None:
         """Read what was committed since the snapshot.
@@ -305,6 +313,7 @@ class Generation:
 
     def release(self) -> None:
         """Close what is open without writing anything."""
+        self._is_released = True
         writer, self._writer = self._writer, None
         with contextlib.ExitStack() as stack:  # all of them, also if one fails
             stack.callback(self.log.close)

@@ -6,7 +6,7 @@ Bytes in the page cache are copied at once; others are read from the disk by man
 import contextlib
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -32,13 +32,32 @@ class UncheckedReader:
         self._paths = paths
         self._open: dict[int, int] = {}
         self._lock = threading.Lock()
+        self._reads: set[object] = set()  # that use the open files now
+        self._is_released = False
         self.mapping: memoryview | None = None  # of all slots, for files that were unlinked
         self._finalizer = weakref.finalize(self, _close_all, files, self._open)
         self._finalizer.atexit = False
 
     def release(self) -> None:
-        """Close the files. Later reads open and close them each time."""
-        self._finalizer()
+        """Close the files, once no thread reads from them. Later reads open and close them each time."""
+        self._is_released = True
+        if not self._reads:
+            self._finalizer()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[dict[int, int]]:
+        """Yield the open files by slot, which stay open in this context: a closed descriptor may become another file's.
+
+        Without a lock, which another thread could hold when this process forks.
+        """
+        read = object()
+        self._reads.add(read)
+        try:
+            yield {} if self._is_released else self._open
+        finally:
+            self._reads.discard(read)
+            if self._is_released and not self._reads:
+                self._finalizer()
 
     def rows(self, addresses: Int64, width: int) -> tuple[Bytes, Bools | None]:
         """`width` bytes from each address, uint8 [n, width]; and the missing rows, bool [n], or None without any."""
@@ -87,9 +106,9 @@ class UncheckedReader:
         slots = starts // self._slot
         offsets = starts - slots * self._slot
         files = np.full(len(starts), -1, np.int32)
-        with contextlib.ExitStack() as briefly_open:
+        with self._reading() as known, contextlib.ExitStack() as briefly_open:
             for slot in np.unique(slots).tolist():
-                descriptor = self._open.get(slot)
+                descriptor = known.get(slot)
                 if descriptor is None:
                     descriptor = self._opened(slot, briefly_open)
                 files[slots == slot] = descriptor
@@ -112,7 +131,7 @@ class UncheckedReader:
         except (KeyError, OSError):
             return -1
         with self._lock:
-            if self._finalizer.alive and len(self._open) < _MOST_OPEN and slot not in self._open:
+            if not self._is_released and len(self._open) < _MOST_OPEN and slot not in self._open:
                 self._open[slot] = descriptor
                 return descriptor
         briefly_open.callback(self._files.close, descriptor)
