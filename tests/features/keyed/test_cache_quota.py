@@ -196,6 +196,21 @@ def test_the_bound_is_that_of_all_versions_and_the_oldest_goes_first(tmp_path: P
     assert nbytes(tmp_path) <= BOUND
 
 
+def test_new_samples_stay_once_the_clock_was_set_back(tmp_path: Path) -> None:
+    """A full cache was written with a clock that was a year ahead. What was written first still goes first."""
+    with ws.FeatureCache(tmp_path, "c", max_size=BOUND, flush_every=200, async_write=False) as cache:
+        for first in range(0, 3000, 200):
+            cache.put_batch(list(range(first, first + 200)), values(range(first, first + 200)))
+        for path in cache.path.rglob("*.arrow"):
+            ahead = path.stat().st_mtime + 365 * 86400
+            os.utime(path, (ahead, ahead))
+        for first in range(3000, 4000, 200):
+            cache.put_batch(list(range(first, first + 200)), values(range(first, first + 200)))
+        assert right(cache, list(range(2800, 4000))) == 0
+        assert right(cache, list(range(1000))) == 1000
+    assert nbytes(tmp_path) <= BOUND
+
+
 def test_a_cache_of_earlier_runs_is_shrunk_by_the_first_flush(tmp_path: Path) -> None:
     with ws.FeatureCache(tmp_path, "c", flush_every=200, async_write=False) as cache:
         for first in range(0, 4000, 200):

@@ -54,9 +54,13 @@ def check_bound(max_size: int | str) -> None:
 
 @dataclass(frozen=True)
 class _File:
-    """A file that may be removed. number: the number of a chunk; None for any other file."""
+    """A file that may be removed. number: the number of a chunk; None for any other file.
 
-    age: int  # nanoseconds since 1970 of its last write
+    age: nanoseconds since 1970 of its last write; of a chunk at least that of an earlier chunk of its store. Else new
+    chunks would look older than all others once the clock was set back, and be evicted at once.
+    """
+
+    age: int
     path: Path
     nbytes: int
     number: int | None
@@ -133,9 +137,11 @@ class CacheFiles:
             with contextlib.suppress(WarmstoreError):
                 if upgrade(path, self._files, wait=False):
                     current[path / read_manifest(path, self._files).generation_folder] = path
-        for path, age, size in self._files_now():
+        latest = dict.fromkeys(current, 0)
+        for path, age, size in sorted(self._files_now()):  # chunks in the order in which they were begun
             if path.parent in current and path.suffix == ".arrow" and path.stem.isdecimal():
-                yield _File(age, path, size, int(path.stem))
+                latest[path.parent] = max(latest[path.parent], age)
+                yield _File(latest[path.parent], path, size, int(path.stem))
             elif path.name.endswith(".tmp") or _is_foreign_index(path):
                 yield _File(age, path, size, None)
 
