@@ -1,10 +1,11 @@
 """Stories of caches under power cuts: what is found is exact, what was flushed is found, all else is a miss."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+import torch
 from tests.compiling.environments import HERE
 from tests.faults.record_cuts import Ledger
 from tests.faults.recording import Recorder
@@ -12,7 +13,11 @@ from tests.pipeline.functions import change, make, shake
 from tests.pipeline.making import expected, plan_of, same
 
 import warmstore as ws
+from warmstore.compiling.scratch.harvester import Harvester
+from warmstore.compiling.scratch.scratch_dir import ScratchDir
+from warmstore.compiling.scratch.scratch_quota import ScratchQuota
 from warmstore.compiling.store.artifact_store import ArtifactStore
+from warmstore.compiling.warn_once import WarnOnce
 from warmstore.errors import Damaged, NoArtifact
 from warmstore.features.keyed.cache_quota import SMALLEST
 from warmstore.features.keyed.version_binding import bind
@@ -36,9 +41,18 @@ class CacheStory:
     """A story of a feature cache, of one or two versions. A state is the samples that each version must have."""
 
     def __init__(
-        self, tell: Callable[[Path, Recorder], list[Any]], *, width: int = WIDTH, versions: int = 1, **options: Any
+        self,
+        tell: Callable[[Path, Recorder], list[Any]],
+        *,
+        width: int = WIDTH,
+        versions: int = 1,
+        deletes: bool = False,
+        output: Callable[[Any], Any] = lambda values: values,
+        **options: Any,
     ) -> None:
         self.name = tell.__name__
+        self._deletes = deletes
+        self._output = output
         self._tell = tell
         self._options = {"width": width, **options}
         self._versions = versions
@@ -57,6 +71,8 @@ class CacheStory:
                 found = self._look(cache, version)
                 least = set.intersection(*(state[version] for state in allowed))
                 assert "max_size" in self._options or least <= found, f"{sorted(least - found)} were flushed, and miss"
+                gone = found - set.union(*(state[version] for state in allowed)) if self._deletes else set()
+                assert not gone, f"{sorted(gone)} were deleted, and are found"
                 self._put(cache, version, sorted(set(range(90)) - found))
                 self._put(cache, version, range(90, 90 + MANY))
                 assert set(range(90, 90 + MANY)) <= self._look(cache, version)
@@ -75,7 +91,7 @@ class CacheStory:
 
     def _put(self, cache: ws.FeatureCache, version: int, ids: Sequence[int]) -> None:
         if ids:
-            cache.put_batch(names(ids), values(ids, self._options["width"], version))
+            cache.put_batch(names(ids), self._output(values(ids, self._options["width"], version)))
             cache.flush()
 
     def _look(self, cache: ws.FeatureCache, version: int) -> set[int]:
@@ -116,6 +132,50 @@ def puts(root: Path, recorder: Recorder) -> list[Any]:
                 done = done | set(ids)
                 with ledger.step([done]):
                     cache.flush()
+    return ledger.states
+
+
+def compactions(root: Path, recorder: Recorder) -> list[Any]:
+    """Samples that are deleted, and two rebalances, one of which finds samples pending."""
+    done = set(range(8))
+    ledger = Ledger(recorder, [set()])
+    with opened(root) as cache:
+        cache.put_batch(names(range(8)), values(range(8)))
+        with ledger.step([done]):
+            cache.flush()
+        for number in (1, 4):
+            done = done - {number}
+            with ledger.step([done]):
+                del cache[names([number])[0]]
+        with ledger.step([done]):
+            cache.rebalance(progress=False)
+        cache.put_batch(names([4, 9]), values([4, 9]))
+        done = done | {4, 9}
+        with ledger.step([done]):
+            cache.rebalance(progress=False)
+    return ledger.states
+
+
+class Scaled(torch.nn.Module):
+    """Computes `values`."""
+
+    def forward(self, number: torch.Tensor) -> torch.Tensor:
+        return torch.arange(WIDTH, dtype=torch.float32) + number[:, None] * 7
+
+
+def fills(root: Path, recorder: Recorder) -> list[Any]:
+    """A fill by blocks, and the same one again with more samples."""
+    done: set[int] = set()
+    ledger = Ledger(recorder, [done])
+    for count in (3, 5):
+        ids = range(1, 2 * count * STEP, 2)  # odd ones are ints
+        samples = {"id": np.array(ids), "number": np.array(ids, np.float32)}
+        options = {"async_write": False}
+        job = ws.FillJob(root / "caches", "c", Scaled(), samples, block_size=STEP, cache_options=options)
+        blocks = [done | set(ids[:end]) for end in range(STEP, len(ids) + 1, STEP)]
+        done = blocks[-1]
+        with ledger.step(*([block] for block in blocks)):
+            job.run(progress=False)
     return ledger.states
 
 
@@ -248,10 +308,41 @@ def content(key: str, version: int = 0) -> bytes:
     return np.random.default_rng([ord(key[0]), version]).bytes(1700)
 
 
+class HarvestStory(ArtifactStory):
+    """Files of compilers that are stored in the background and at the end. No error reaches the compiler."""
+
+    name = "harvests"
+
+    def run(self, root: Path, recorder: Recorder) -> list[Any]:
+        ledger = Ledger(recorder, None)
+        store = artifacts(root)
+        scratch = ScratchDir.create([root.parent])
+        quota = ScratchQuota(store, scratch)
+
+        def put(path: str, kind: str, data: bytes, seconds: float) -> None:
+            store.put(PurePosixPath(path).parts[1], "cpp.so", data, environment=HERE)
+
+        harvester = Harvester(store, quota, put, lambda path: None, WarnOnce(), lambda: None)
+        for key in ("a", "b", "c"):
+            folder = scratch.path / "triton" / key
+            folder.mkdir(parents=True)
+            (folder / "kernel.cubin").write_bytes(content(key))
+            with ledger.step(None):
+                harvester.harvest()
+        with ledger.step(None):
+            harvester.close()
+            quota.close()
+            store.close()
+        return ledger.states
+
+
 STORIES = [
     CacheStory(puts),
+    CacheStory(compactions, deletes=True),
+    CacheStory(fills, output=torch.from_numpy),
     CacheStory(versions, versions=2),
     CacheStory(evictions, width=BROAD, max_size=SMALLEST),
     TierStory(),
     ArtifactStory(),
+    HarvestStory(),
 ]

@@ -1,5 +1,6 @@
 """Stories of pulls and of copies of remote stores under power cuts. The remote is a folder that loses nothing."""
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ LAST = [0, 1, 2, 15, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
 class Origin:
     """A store that is pushed three times: new, with more log entries than a sector holds, and rebalanced."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, path: Path | None = None) -> None:
         self.url = url_of(root)
-        self._path = root.parent / "origin"
+        self._path = path or root.parent / "origin"
 
     def first(self) -> list[int]:
         with ws.RecordStore.create(self._path, FIELDS, chunk_size=1) as store:
@@ -98,6 +99,54 @@ class PullStory:
             assert check_store(store) == expected
 
 
+class PushStory:
+    """A store that is pushed. A state is what is at the remote. For faults and kills: the remote feels no power cut."""
+
+    name = "pushes"
+
+    def prepare(self, root: Path) -> None:
+        """Nothing is there before."""
+
+    def run(self, root: Path, recorder: Recorder) -> list[Any]:
+        origin = Origin(root, root / "s")
+        ledger = Ledger(recorder, None)
+        for push, numbers in ((origin.first, LAST[:3]), (origin.second, LAST), (origin.third, LAST)):
+            with ledger.step(numbers):
+                push()
+        return ledger.states
+
+    def check(self, root: Path, allowed: list[Any], *, thorough: bool) -> list[int]:
+        numbers = at_url(root)
+        assert numbers in allowed, f"{numbers} is at the remote; one of {allowed} was promised"
+        try:
+            store = ws.RecordStore.open(root / "s", "a")
+        except NotAStore:
+            assert numbers is None
+            store = ws.RecordStore.create(root / "s", FIELDS)
+        with store:
+            store.append(value(20))
+            store.push(url_of(root), progress=False)
+            here = check_store(store)
+        assert set(numbers or []) - {3} <= set(here)
+        assert at_url(root) == here
+        return here
+
+    def again(self, root: Path, expected: list[int]) -> None:
+        with ws.RecordStore.open(root / "s") as store:
+            assert check_store(store) == expected == at_url(root)
+            assert not store.verify().problems
+
+
+def at_url(root: Path) -> list[int] | None:
+    """The records at the remote, as a machine sees them that has none of them."""
+    with tempfile.TemporaryDirectory(dir=root.parent) as copies:
+        try:
+            with ws.RecordStore.open(url_of(root), cache_dir=copies) as store:
+                return check_store(store)
+        except NotAStore:
+            return None
+
+
 class CopyStory:
     """A store that is opened at its URL, and of which blocks are copied, while it grows."""
 
@@ -162,3 +211,4 @@ def adoptions(root: Path, recorder: Recorder) -> list[Any]:
 
 
 STORIES = [PullStory(), CopyStory(), AdoptStory()]
+WITHOUT_POWER_CUTS = [PushStory()]

@@ -20,8 +20,8 @@ from warmstore.storage.memory.unchecked_reader import UncheckedReader
 
 pytestmark = pytest.mark.forks
 
-STORIES = [*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES]
-LONG = {"tiers", "evictions"}
+STORIES = [*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES, *remote_cuts.WITHOUT_POWER_CUTS]
+LONG = {"tiers", "evictions", "fills"}
 
 
 @pytest.mark.parametrize(
