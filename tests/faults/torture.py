@@ -29,6 +29,7 @@ AT_ONCE = 1000
 FAULTS = 240
 """Faults of one part."""
 STORIES: list[Story] = [*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES]
+FAULTY: list[Story] = [*STORIES, *remote_cuts.WITHOUT_POWER_CUTS]
 SHARES = {"tiers": 0.2, "evictions": 0.3}
 """Stories whose states take long to judge have fewer."""
 SOAKS = 1_000_000, 100_000
@@ -97,7 +98,7 @@ def calls(results: Results, wanted: int) -> Iterator[None]:
     """Calls that fail, until so many faults were judged, or all. Yields after each part."""
     sizes: dict[str, int] = {}  # of stories, in faults
     for number in itertools.count():
-        left = [story for story in STORIES if number * FAULTS < sizes.get(story.name, 1)]
+        left = [story for story in FAULTY if number * FAULTS < sizes.get(story.name, 1)]
         if not left:
             return
         for story in left:
