@@ -196,8 +196,9 @@ class LocalStore(StoreReader):
         Raises:
             WriteFailed: the disk refused the write. Rows not committed stay pending, and the next flush retries.
         """
-        self._check_writable()
-        self._session.flush()
+        with self._session.lock:  # another thread may be closing the store: the handler of SIGTERM flushes in its own
+            self._check_writable()
+            self._session.flush()
 
     def seal(self) -> None:
         """Commit all pending rows and write the footer of this writer's chunk, so that any Arrow reader can open it.
@@ -207,8 +208,9 @@ class LocalStore(StoreReader):
         Raises:
             WriteFailed: the disk refused the write; the rows stay pending.
         """
-        self._check_writable()
-        self._session.settle()
+        with self._session.lock:
+            self._check_writable()
+            self._session.settle()
 
     # Editing
 

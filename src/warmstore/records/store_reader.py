@@ -239,6 +239,8 @@ class StoreReader(Closeable):
         if self.closed:
             return
         with self._session.lock:
+            if self.closed:  # by another thread
+                return
             if self.mode == "a":
                 self._session.settle(seal=seal)
             with uninterrupted():

@@ -179,7 +179,8 @@ def _flush_all() -> None:
             try:
                 cast(Any, owner).flush()
             except Exception:
-                _log.exception("%r could not be flushed%s", owner, _LOST)
+                if owner._has_pending:  # another thread has not flushed and closed it meanwhile
+                    _log.exception("%r could not be flushed%s", owner, _LOST)
     if signal.getsignal(signal.SIGTERM) is _flush_and_end:
         os.kill(os.getpid(), signal.SIGTERM)  # to the main thread, which ends the process
     else:
