@@ -205,7 +205,7 @@ def _reap(statuses: dict[int, int]) -> None:
             writing.write(struct.pack("<q", status))  # unless nobody waits for it
 
 
-def _search_for_patches() -> None:
+def search_for_patches() -> None:
     """Search the imported modules for patches, as the first identity of a process does, once for all children.
 
     A child searches what it imports, and what it has changed.
@@ -273,7 +273,7 @@ if __name__ == "__main__":
     for module in sys.argv[2:]:
         importlib.import_module(module)
     if "warmstore.identity.identity" in sys.modules:
-        _search_for_patches()
+        search_for_patches()
     gc.collect()
     gc.freeze()
     _this = sys.modules["__main__"]  # must live on when the program takes its name

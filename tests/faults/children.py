@@ -97,6 +97,7 @@ def in_child(work: Callable[[Callable[[Any], None]], None], user: int | None = N
             child = os.fork()
         if not child:
             os.close(reading)
+            _forking.release()  # a child may have children
             _run(work, writing, user)
         os.close(writing)
     with open(reading, "rb") as pipe:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,10 +65,6 @@ class Failing(_Real):  # type: ignore[misc, valid-type]
         self._descriptors: set[int] = set()
         self._fault = fault
         self.seen: list[str] = []
-
-    def heal(self) -> None:
-        """From now on nothing fails."""
-        self._fault = None
 
     def before(self, name: str) -> bool:
         """Count a call, and raise if it fails. Returns whether a write is to be short."""
@@ -145,7 +142,7 @@ def calls_of(story: Story, folder: Path) -> tuple[list[str], list[Any]]:
     """The calls of a story in which nothing fails, and the states of its data."""
 
     def count(say: Callable[[Any], None]) -> None:
-        root = _prepared(story, folder / "count")
+        root = prepared(story, folder / "count")
         files = Failing(root)
         with everywhere(files):
             states = story.run(root, Promises())  # type: ignore[arg-type]
@@ -189,7 +186,8 @@ def _batches(faults: list[Fault]) -> Iterator[list[Fault]]:
         yield faults[first : first + _BATCH]
 
 
-def _prepared(story: Story, folder: Path) -> Path:
+def prepared(story: Story, folder: Path) -> Path:
+    """A new folder with what is there before a story begins."""
     spare_syncs()
     root = folder / "root"
     root.mkdir(parents=True)
@@ -203,35 +201,50 @@ def _judge(story: Story, folder: Path, batch: list[Fault], states: list[Any]) ->
     allowed: dict[int, list[Any]] = {}
     for number, fault in enumerate(batch):
         ended = in_child(lambda say, number=number, fault=fault: _run(story, folder / str(number), fault, say))  # type: ignore[misc]
-        if why := _wrong(ended):
+        if why := wrong(ended):
             failures.append((fault, why))
         else:
             ((least, most),) = ended.said
             allowed[number] = states[least : most + 1]
+    failures += [(batch[number], why) for number, why in judge(story, folder, allowed)]
+    for number in range(len(batch)):
+        shutil.rmtree(folder / str(number), ignore_errors=True)
+    return failures
+
+
+def judge(story: Story, folder: Path, allowed: dict[int, list[Any]]) -> list[tuple[int, str]]:
+    """Let two other processes open what is in the folders of some numbers.
+
+    Args:
+        allowed: by number, the states of the data that may be there.
+
+    Returns:
+        The numbers where something was wrong, and what.
+    """
+    failures: list[tuple[int, str]] = []
     expected: dict[int, Any] = {}
     for turn in range(2):
         found: dict[int, Any] = {}
         for number, given in (expected if turn else allowed).items():
             root = folder / str(number) / "root"
             ended = in_child(lambda say, root=root, given=given, turn=turn: _look(story, root, given, turn, say))  # type: ignore[misc]
-            if why := _wrong(ended):
-                failures.append((batch[number], why))
+            if why := wrong(ended):
+                failures.append((number, why))
             else:
                 (found[number],) = ended.said
         expected = found
-    for number in range(len(batch)):
-        shutil.rmtree(folder / str(number), ignore_errors=True)
     return failures
 
 
 def _look(story: Story, root: Path, given: Any, turn: int, say: Callable[[Any], None]) -> None:
     """Judge what is there, as the first process after a fault or as the second one."""
     signal.alarm(SECONDS)
-    _quiet()
+    quiet()
     say(story.again(root, given) if turn else story.check(root, given, thorough=False))
 
 
-def _wrong(ended: Ended) -> str:
+def wrong(ended: Ended) -> str:
+    """How a child ended that should have ended well; "" if it did."""
     if ended.signal:
         return "a hang" if ended.signal == signal.SIGALRM else f"a crash by signal {ended.signal}"
     return ended.error or ("" if ended.code == 0 else f"it ended with {ended.code}")
@@ -240,34 +253,54 @@ def _wrong(ended: Ended) -> str:
 def _run(story: Story, folder: Path, fault: Fault, say: Callable[[Any], None]) -> None:
     """Run a story with a fault, and say which states of its data may be there."""
     signal.alarm(SECONDS)
-    _quiet()
+    quiet()
+    root = prepared(story, folder)
+    say(states_after(story, root, everywhere(Failing(root, fault)), _is_told))
+
+
+def _is_told(error: Exception) -> bool:
+    return isinstance(error, OSError | WarmstoreError)
+
+
+def states_after(
+    story: Story, root: Path, faults: AbstractContextManager[None], accepts: Callable[[Exception], bool]
+) -> tuple[int, int]:
+    """Run a story with faults; then, without them, close what is open.
+
+    Args:
+        accepts: whether an error may come of such a fault.
+
+    Returns:
+        The first and the last of the states that may be there, by their numbers.
+    """
     inherited = set(map(id, lifecycle._owners))  # of this process's parent, which also holds them in memory
-    root = _prepared(story, folder)
-    files, promises = Failing(root, fault), Promises()
-    with everywhere(files):
-        raised = None
+    promises = Promises()
+    raised = None
+    with faults:
         try:
             story.run(root, promises)  # type: ignore[arg-type]
-        except (OSError, WarmstoreError) as error:
+        except Exception as error:
+            if not accepts(error):
+                raise
             raised = error  # its frames hold what is open
-        files.heal()
-        pending = False
-        for owner in [one for one in lifecycle._owners if id(one) not in inherited]:
-            had_pending = bool(owner._has_pending)
-            try:
-                owner.close()
-                pending |= had_pending
-            except WriteFailed as error:  # it says what it is, as after two refusals and another writer's rows
-                if "open the store again" not in str(error):
-                    raise
-        del raised
+    pending = False
+    for owner in [one for one in lifecycle._owners if id(one) not in inherited]:
+        had_pending = bool(owner._has_pending)
+        try:
+            owner.close()
+            pending |= had_pending
+        except WriteFailed as error:  # it says what it is, as after two refusals and another writer's rows
+            if "open the store again" not in str(error):
+                raise
+    del raised
     least, most = promises.last.least, promises.last.most
     # What was pending, the object that reported the error has committed when it was closed.
     least = min(least + 1, most) if pending and getattr(story, "commits_pending", False) else least
-    say((least, most))
+    return least, most
 
 
-def _quiet() -> None:
+def quiet() -> None:
+    """Make this process say nothing, and not wait for the disk."""
     import logging
     import warnings
 

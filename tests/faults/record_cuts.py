@@ -249,6 +249,7 @@ def seals(root: Path, recorder: Recorder) -> list[Any]:
             store.flush()
         store.closed = True
         store._session.generation.release()
+        store._unregister()
     with ws.RecordStore.open(root / "s", "a") as store:
         assert seal_abandoned(store).sealed
     return ledger.states

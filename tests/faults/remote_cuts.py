@@ -42,6 +42,14 @@ class Origin:
             store.rebalance(progress=False)
         return self._push(LAST)
 
+    def finish(self) -> None:
+        """Push again, as the next process does after one that was killed while it pushed."""
+        try:
+            with ws.RecordStore.open(self._path, "a") as store:
+                store.push(self.url, progress=False)
+        except NotAStore:
+            self.first()
+
     def _push(self, numbers: list[int]) -> list[int]:
         with ws.RecordStore.open(self._path, "a") as store:
             store.push(self.url, progress=False)
@@ -66,6 +74,9 @@ class PullStory:
 
     def prepare(self, root: Path) -> None:
         """Nothing is there before."""
+
+    def settle(self, root: Path) -> None:
+        Origin(root).finish()
 
     def run(self, root: Path, recorder: Recorder) -> list[Any]:
         origin = Origin(root)
@@ -155,6 +166,9 @@ class CopyStory:
     def prepare(self, root: Path) -> None:
         """Nothing is there before."""
 
+    def settle(self, root: Path) -> None:
+        Origin(root).finish()
+
     def run(self, root: Path, recorder: Recorder) -> list[Any]:
         origin = Origin(root)
         ledger = Ledger(recorder, None)
@@ -180,6 +194,12 @@ class AdoptStory(CacheStory):
 
     def __init__(self) -> None:
         super().__init__(adoptions)
+
+    def settle(self, root: Path) -> None:
+        with opened(root.parent / "host") as other:
+            ids = range(60, 60 + STEP)
+            other.put_batch(names(ids), values(ids))
+            other.push(url_of(root), progress=False)
 
     def check(self, root: Path, allowed: list[Any], *, thorough: bool) -> int:
         with opened(root) as cache, opened(root.parent / "host") as other:

@@ -5,13 +5,44 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults import cache_cuts, process_stories, record_cuts, remote_cuts
+from tests.faults.kill_campaign import campaign, kill_of
+from tests.faults.power_campaign import Story
 from tests.faults.record_cuts import FIELDS, check_store, value
+from tests.slow import either
 
 import warmstore as ws
 from warmstore.errors import Closed
 from warmstore.storage import lifecycle
 
 pytestmark = pytest.mark.forks
+
+SHORT = ("appends", "edits", "puts", "writers")
+STORIES = [*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES, *process_stories.STORIES]
+
+
+@pytest.mark.parametrize(
+    "story",
+    [pytest.param(story, id=story.name, marks=() if story.name in SHORT else pytest.mark.slow) for story in STORIES],
+)
+def test_some_kills(story: Story) -> None:
+    found = campaign(story, 0, either(4, 24), seed=3)
+    assert not found.failures, found.failures[0]
+    assert found.kills
+    assert found.operations > 10
+
+
+def test_all_kinds_of_kills_are_drawn() -> None:
+    alone = {str(kill_of(record_cuts.STORIES[0], 9, number)).split(" after")[0] for number in range(99)}
+    assert {
+        "SIGKILL to it",
+        "SIGTERM to it",
+        "SIGINT to it",
+        "before operation 0",
+        "in the middle of operation 8",
+    } <= alone
+    several = {str(kill_of(process_stories.STORIES[0], 9, number)).split(" after")[0] for number in range(99)}
+    assert several == {f"{name} to it" for name in ("SIGKILL", "SIGTERM", "SIGINT")} | {"SIGKILL to a child"}
 
 
 class ClosedMeanwhile:

@@ -1,9 +1,10 @@
 """`make torture`: campaigns that go on where they stopped, and whose counts add up in a file.
 
-    python -m tests.faults.torture [--states 100000] [--faults 100000] [--operations 2000000]
-        [--results build/torture.json]
+    python -m tests.faults.torture [--states 100000] [--faults 100000] [--kills 1000]
+        [--operations 2000000] [--results build/torture.json]
 
-The campaigns take turns: power cuts, calls that fail (all calls x errors x stories, if as many are wanted), and soaks.
+The campaigns take turns: kills, power cuts, calls that fail (all calls x errors x stories, if as many are wanted), and
+soaks.
 
 A part of a campaign that failed is tried again the next time, and so is one of which this file has never heard.
 """
@@ -19,8 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.faults import cache_cuts, io_campaign, record_cuts, remote_cuts, soak
+from tests.faults import cache_cuts, io_campaign, kill_campaign, process_stories, record_cuts, remote_cuts, soak
 from tests.faults.power_campaign import Story, campaign
+from tests.warm import search_for_patches
 
 from warmstore.storage.atomic import replace_file
 
@@ -28,8 +30,11 @@ AT_ONCE = 1000
 """States of one part."""
 FAULTS = 240
 """Faults of one part."""
+KILLS = 24
+"""Kills of one part."""
 STORIES: list[Story] = [*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES]
 FAULTY: list[Story] = [*STORIES, *remote_cuts.WITHOUT_POWER_CUTS]
+KILLED: list[Any] = [*FAULTY, *process_stories.STORIES]
 SHARES = {"tiers": 0.2, "evictions": 0.3}
 """Stories whose states take long to judge have fewer."""
 SOAKS = 1_000_000, 100_000
@@ -124,6 +129,27 @@ def calls(results: Results, wanted: int) -> Iterator[None]:
             yield
 
 
+def kills(results: Results, wanted: int) -> Iterator[None]:
+    """Kills, until so many processes were killed. Yields after each part."""
+    for number, story in ((number, story) for number in itertools.count() for story in KILLED):
+        if results.total("kills", "kills") >= wanted:
+            return
+        part = f"{story.name}, kills from {number * KILLS}"
+        if results.has("kills", part):
+            continue
+        began = time.monotonic()
+        found = kill_campaign.campaign(story, number * KILLS, (number + 1) * KILLS)
+        results.add("kills", part, {"kills": found.kills, "failures": found.failures})
+        print(
+            f"kills: {part}: {found.kills} processes killed, {len(found.failures)} failed, "
+            f"{time.monotonic() - began:.0f} s; {results.total('kills', 'kills'):,} of {wanted:,} in all",
+            *found.failures[:3],
+            sep="\n",
+            flush=True,
+        )
+        yield
+
+
 def soaks(results: Results, wanted: int) -> Iterator[None]:
     """Soaks: one of a million operations, in which memory must not grow, then smaller ones. Yields after each part."""
     for seed in itertools.count():
@@ -149,10 +175,13 @@ def soaks(results: Results, wanted: int) -> Iterator[None]:
 def summary(results: Results) -> str:
     """The counts of all campaigns."""
     lines = []
-    for name, counted in (("power", "states"), ("calls", "faults"), ("soak", "operations")):
+    for name, counted in (("power", "states"), ("calls", "faults"), ("kills", "kills"), ("soak", "operations")):
         parts = len(results.parts.get(name, {}))
         failures = results.total(name, "failures")
         lines.append(f"{name}: {results.total(name, counted):,} {counted} in {parts:,} parts, {failures:,} failures")
+    after_kills = [failure for part in results.parts.get("kills", {}).values() for failure in part["failures"]]
+    counts = {kind: sum(failure.startswith(f"{kind}: ") for failure in after_kills) for kind in kill_campaign.KINDS}
+    lines.append("after kills: " + ", ".join(f"{count} x {kind}" for kind, count in counts.items()))
     return "\n".join(lines)
 
 
@@ -160,6 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--states", type=int, default=100_000, help="states after power cuts, in all")
     parser.add_argument("--faults", type=int, default=100_000, help="calls that fail, in all")
+    parser.add_argument("--kills", type=int, default=1000, help="processes killed, in all")
     parser.add_argument("--operations", type=int, default=2_000_000, help="operations of soaks, in all")
     parser.add_argument("--results", type=Path, default=Path("build/torture.json"), help="the file of counts")
     options = parser.parse_args()
@@ -168,7 +198,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="warmstore-state-") as state:
         os.environ["XDG_STATE_HOME"] = state  # never the user's registry
         try:
+            search_for_patches()  # once for all children
             campaigns = (
+                kills(results, options.kills),
                 power(results, options.states, kept),
                 calls(results, options.faults),
                 soaks(results, options.operations),
