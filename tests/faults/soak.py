@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from tests.faults.soak_courier import Courier
 from tests.faults.soak_model import FIELDS, Sizes, judge_all, judge_cached
-from tests.faults.soak_roles import CACHE_SIZE, Editor, Place, Writer, run_reader, run_worker
+from tests.faults.soak_roles import CACHE_SIZE, Editor, Place, Writer, cached_values, run_reader, run_worker
 from tests.faults.soak_watch import Watch, growth
 
 import warmstore as ws
@@ -90,6 +90,7 @@ def campaign(soak: Soak, watched: Path | None = None) -> SoakResult:
     place.remote.mkdir()
     place.table()
     ws.RecordStore.create(place.store, FIELDS).close()
+    fill(place)
     result = SoakResult()
     began = time.monotonic()
     _run(soak, place, result, watched or folder / "watched.jsonl")
@@ -101,6 +102,14 @@ def campaign(soak: Soak, watched: Path | None = None) -> SoakResult:
     else:
         shutil.rmtree(folder)
     return result
+
+
+def fill(place: Place) -> None:
+    """Fill the cache: from the first operation on it evicts."""
+    with place.cache() as cache:
+        for first in range(0, place.sizes.ids, 1000):
+            ids = np.arange(first, first + 1000)
+            cache.put_batch(ids, cached_values(ids))
 
 
 def _run(soak: Soak, place: Place, result: SoakResult, watched: Path) -> None:

@@ -4,6 +4,7 @@ All of them read, judge what they read by the model, and use one feature cache t
 the expected ones ends a process, and with it the soak.
 """
 
+import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -31,7 +32,8 @@ import warmstore as ws
 from warmstore.errors import PositionError
 from warmstore.storage.array_types import Int64
 
-CACHE_SIZE = 12_000_000
+CACHE_SIZE = 8_000_000
+"""Bytes of the cache: room for half of its samples."""
 _BATCH = 8
 _OWN_IDS = 1_000_000
 
@@ -80,10 +82,10 @@ class Worker:
         }
 
     def work(self, number: int) -> None:
-        """Do operations until the soak is stopped."""
-        table = self.table
+        """Do operations until the soak is stopped, or its parent was killed."""
+        table, parent = self.table, os.getppid()
         for operation in self._drawn():
-            if table.stopped:
+            if table.stopped or os.getppid() != parent:
                 return
             operation()
             table.counts[number] += 1
@@ -198,7 +200,7 @@ class Writer(Editing):
             self.update: 1.5,
             self.delete: 1,
             self.seal: 0.1,
-            self.keep_and_delete: 0.03,
+            self.keep_and_delete: 0.05,
         }
 
     def close(self) -> None:
@@ -258,7 +260,7 @@ class Editor(Editing):
             self.update: 8,
             self.delete: 8,
             self.rebalance: 0.3,
-            self.rebalance_cache: 0.03,
+            self.rebalance_cache: 0.2,
         }
 
     def rebalance(self) -> None:
@@ -273,7 +275,7 @@ class Reader(Worker):
 
     def __init__(self, place: Place, number: int, store: ws.RecordStore, cache: ws.FeatureCache) -> None:
         super().__init__(place, number, store, cache)
-        self.weights |= {self.open: 0.3, self.open_cache: 0.05}
+        self.weights |= {self.open: 0.3, self.open_cache: 0.2}
 
     def open(self) -> None:
         known = self.table.acked.copy()

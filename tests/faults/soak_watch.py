@@ -11,8 +11,8 @@ from warmstore.storage.disk_usage import entries_below
 
 MEMORY = ("uss", "pss", "rss")
 COUNTED = ("descriptors", "threads", "mappings")
-GROWTH = {"uss": 1.05, "descriptors": 1.1, "threads": 1.1, "mappings": 1.1, "bytes": 1.1, "files": 1.1}
-"""How many times as much there may be in the end."""
+GROWTH = {"uss": 1.05, "descriptors": 1.1, "threads": 1.5, "mappings": 1.1, "bytes": 1.1, "files": 1.1}
+"""How many times as much there may be in the end. Pools of threads for slow disks and remotes grow when they must."""
 FOLDERS = ("store", "caches", "remote", "clone", "copies", "other")
 
 
