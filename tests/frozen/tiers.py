@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.frozen.specimens import PIPELINES, plan_for
 
-from warmstore.pipeline.tiers.tier_folders import FORMAT
+from warmstore.pipeline.tiers.tier_about import FORMAT
 
 HERE = Path(__file__).parent
 NAMES = ("words", "images", "uneven")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.faults.children import in_child
 from tests.faults.small_disk import small_file_system
@@ -182,6 +183,44 @@ def test_damaged_files(tmp_path: Path, name: str, how: str) -> None:
     with pipe.loader(plan, 8, workers=0) as loader:
         check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
         assert kept(loader) == 60
+
+
+def _named(index: int) -> dict[str, Any]:
+    return {"image": np.full(3, index), "label": index}
+
+
+def test_names_in_a_description_of_samples_that_were_damaged(tmp_path: Path) -> None:
+    """The names of a sample's values stand in about.json: a changed letter there would be another name."""
+    pipe = ws.Pipeline(range(20)).step(_named)
+    plan = plan_of(pipe, [(1, "disk", "raw")], [20], folder=tmp_path)
+    with pipe.loader(plan, 8, workers=0) as loader:
+        list(loader)
+    (path,) = tmp_path.rglob("about.json")
+    data = path.read_bytes()
+    assert data.count(b'"label"') == 1
+    path.write_bytes(data.replace(b'"label"', b'"libel"'))
+    with pipe.loader(plan, 8, workers=0) as loader:
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
+        assert kept(loader) == 20
+
+
+@pytest.mark.parametrize("text", [None, b"", b"warmstore keeps", b"warmstore keeps samples of pipelines in this folds"])
+def test_a_lost_marker_is_written_again(tmp_path: Path, text: bytes | None) -> None:
+    pipe, plan = disk_pipe(tmp_path)
+    with pipe.loader(plan, 8, workers=0) as loader:
+        list(loader)
+    marker = tier_folders.tier_folder(tmp_path) / "WARMSTORE"
+    whole = marker.read_bytes()
+    marker.unlink() if text is None else marker.write_bytes(text)
+    with pipe.loader(plan, 8, workers=0) as loader:
+        assert kept(loader) == 60
+    assert marker.read_bytes() == whole
+
+
+def test_files_of_others_are_not_taken_for_samples(tmp_path: Path) -> None:
+    (tier_folders.tier_folder(tmp_path) / "2-raw-thesis").mkdir(parents=True)
+    with pytest.raises(ws.StoreExists, match="not warmstore's"):
+        tier_folders.disk_folder(tmp_path)
 
 
 def test_a_few_values_that_cannot_be_kept(tmp_path: Path) -> None:

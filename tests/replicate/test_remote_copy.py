@@ -201,6 +201,18 @@ def test_damage_of_a_copy_says_that_it_can_be_had_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_list_of_chunks_of_a_copy_is_written_again(remote: str, tmp_path: Path) -> None:
+    with ws.RecordStore.open(remote, cache_dir=tmp_path / "cache") as store:
+        whole = store.gather([5, 3500])["x"]
+    (path,) = (tmp_path / "cache").rglob("chunks.json")
+    data = path.read_bytes()
+    for damaged in (b"", b"[]", data[:50], data.replace(b'"2":', b'"7":'), data.replace(b"a", b"b")):
+        path.write_bytes(damaged)
+        with ws.RecordStore.open(remote, cache_dir=tmp_path / "cache") as store:
+            assert (store.gather([5, 3500])["x"] == whole).all()
+        assert path.read_bytes() == data
+
+
 def test_threads_and_processes_share_a_copy(remote: str, tmp_path: Path) -> None:
     program = """if True:
         import sys

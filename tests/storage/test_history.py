@@ -103,6 +103,18 @@ def test_torn_and_damaged_lines_are_skipped(tmp_path: Path) -> None:
     assert figures(tmp_path) == [0, 1, 2]
 
 
+def test_a_changed_figure_loses_its_record(tmp_path: Path) -> None:
+    kept = History(tmp_path, "features")
+    for number in (10, 11, 12):
+        kept.append("use", number=number)
+    path = tmp_path / NAME
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"number":11', b'"number":91'))
+    assert figures(tmp_path) == [10, 12]
+    path.write_bytes(b"".join(line.rpartition(b",")[0] + b"}\n" for line in whole.splitlines()))  # as versions before
+    assert figures(tmp_path) == [10, 11, 12]
+
+
 def test_a_record_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     History(tmp_path, "features").append("use", number=1)
     path = tmp_path / NAME

@@ -10,7 +10,7 @@ from warmstore.features.keyed.cache_store import is_cache
 from warmstore.features.keyed.cache_versions import differences
 from warmstore.identity.identity import differences as facts_differences
 from warmstore.pipeline.step_identities import Description, difference_of
-from warmstore.pipeline.tiers.tier_folders import read_about
+from warmstore.pipeline.tiers.tier_about import read_about
 from warmstore.pipeline.tiers.tier_inspection import find_tier
 from warmstore.pipeline.tiers.tier_quota import ABOUT
 from warmstore.records.format.manifest import NAME, Manifest, read_manifest

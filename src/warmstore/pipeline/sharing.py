@@ -15,11 +15,18 @@ from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan_opening import source_of
 from warmstore.pipeline.profile.profile import CODECS
 from warmstore.pipeline.step_identities import Description
-from warmstore.pipeline.tiers.remote_tier import RemoteTier, RemoteVersion, parsed_version
+from warmstore.pipeline.tiers.remote_tier import RemoteTier, RemoteVersion
 from warmstore.pipeline.tiers.sample_store import SampleStore
 from warmstore.pipeline.tiers.sample_stores import SampleStores
 from warmstore.pipeline.tiers.sample_table import SampleTable
-from warmstore.pipeline.tiers.tier_folders import Wanted, disk_folder, open_place, scratch_folder, version_name
+from warmstore.pipeline.tiers.tier_folders import (
+    Wanted,
+    disk_folder,
+    open_place,
+    parsed_version,
+    scratch_folder,
+    version_name,
+)
 from warmstore.pipeline.tiers.tier_inspection import find_tier, named_versions
 from warmstore.pipeline.tiers.tier_quota import is_quota_exceeded, tier_quota
 from warmstore.pipeline.tiers.tier_sharing import pull_version, push_version, sum_of_pulls, sum_of_pushes

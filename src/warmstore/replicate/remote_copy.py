@@ -5,7 +5,6 @@ answer, cached blocks can still be read.
 """
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -18,7 +17,7 @@ from urllib.parse import quote
 
 import xxhash
 
-from warmstore.errors import Diverged, RemoteUnavailable
+from warmstore.errors import Damaged, Diverged, RemoteUnavailable
 from warmstore.records.format.generation_log import open_log, open_numbers
 from warmstore.records.format.manifest import NAME, read_manifest, write_manifest
 from warmstore.records.log.log_entries import CLOSED, new_entry
@@ -32,6 +31,7 @@ from warmstore.replicate.parts import PartLog
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import find_copy
 from warmstore.replicate.remote_snapshot import RemoteSnapshot
+from warmstore.storage import checked_json
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, file_lock, read_whole
 from warmstore.storage.humanize import parse_size
@@ -228,6 +228,7 @@ def take_head(path: Path, head: RemoteSnapshot, files: Files) -> None:
     with open_log(path, known, files, write=True) as log, log.locked():
         local_log = log.read(0).tobytes()
         if local_log == head.log:
+            _mend_chunks(target, head.chunks, files)
             return
         if not head.log.startswith(local_log):
             if local_log.startswith(head.log):
@@ -240,13 +241,28 @@ def take_head(path: Path, head: RemoteSnapshot, files: Files) -> None:
         write_manifest(path, head.manifest, files)
 
 
+def _mend_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
+    """List the chunks of a copy again if its list was damaged."""
+    with contextlib.suppress(Damaged):
+        if read_chunks(folder, files) == chunks:
+            return
+    write_chunks(folder, chunks, files)
+
+
 def read_chunks(folder: Path, files: Files) -> dict[int, RemoteChunk]:
-    """The remote chunks of a generation's folder."""
+    """The remote chunks of a generation's folder.
+
+    Raises:
+        Damaged: their list cannot be read.
+    """
+    path = folder / CHUNKS
     try:
-        listed = json.loads(read_whole(files, folder / CHUNKS))
+        listed = checked_json.from_bytes(read_whole(files, path))
+        return {int(number): RemoteChunk(*chunk) for number, chunk in listed.items()}
     except FileNotFoundError:
         return {}
-    return {int(number): RemoteChunk(*chunk) for number, chunk in listed.items()}
+    except (ValueError, TypeError) as error:
+        raise Damaged(f"{path} cannot be read ({error}); open its remote again, which has it") from None
 
 
 def add_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
@@ -257,4 +273,4 @@ def add_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) ->
 def write_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
     """List the remote chunks of a generation's folder."""
     listed = {str(number): [chunk.name, chunk.size, chunk.sidecar] for number, chunk in chunks.items()}
-    replace_file(folder / CHUNKS, json.dumps(listed).encode(), durable=True, files=files)
+    replace_file(folder / CHUNKS, checked_json.to_bytes(listed), durable=True, files=files)

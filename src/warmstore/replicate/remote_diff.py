@@ -1,6 +1,5 @@
 """The relation of a store and its copy at a remote: which of the two continues the other."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +27,7 @@ from warmstore.records.read.live_batches import live_batches
 from warmstore.remote.objects import Objects
 from warmstore.replicate.parts import has_parts
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads, read_heads_at
+from warmstore.storage import checked_json
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, is_locked, is_read_only, read_whole
 
@@ -147,10 +147,9 @@ def read_note(path: Path, objects: Objects, files: Files) -> dict[str, Any]:
 
 def _read_notes(path: Path, files: Files) -> dict[str, Any]:
     try:
-        notes = json.loads(read_whole(files, path / NOTE))
+        return checked_json.from_bytes(read_whole(files, path / NOTE))
     except (OSError, ValueError):
         return {}
-    return notes if isinstance(notes, dict) else {}
 
 
 def write_note(
@@ -172,7 +171,7 @@ def write_note(
         return
     notes = {**_read_notes(path, files), objects.location.url: note}
     try:
-        replace_file(path / NOTE, json.dumps(notes, indent=1).encode(), durable=True, files=files)
+        replace_file(path / NOTE, checked_json.to_bytes(notes, indent=1), durable=True, files=files)
     except OSError as error:
         if not is_read_only(error):
             raise

@@ -26,6 +26,7 @@ from warmstore.records.log.number_lists import NumberLists
 from warmstore.remote.manifests import Manifests, Numbered, create, remove_older
 from warmstore.remote.objects import Objects
 from warmstore.replicate.remote_chunk import RemoteChunk
+from warmstore.storage.checked_json import checksum_of
 
 _log = logging.getLogger("warmstore")
 
@@ -178,7 +179,7 @@ def write_head(objects: Objects, head: RemoteSnapshot) -> bool:
     if head.numbers:
         content["format"], content["numbers"] = FORMAT, xxhash.xxh3_128_hexdigest(head.numbers)
         objects.put(f"logs/{content['numbers']}", head.numbers)
-    content["checksum"] = _checksum(content)
+    content["checksum"] = checksum_of(content)
     return objects.run(create(objects, head.name, json.dumps(content, indent=1).encode()))
 
 
@@ -210,7 +211,7 @@ async def _snapshot_of(objects: Objects, head: Numbered) -> RemoteSnapshot:
     try:
         content = json.loads(await objects.get_async(head.name, most=_LARGEST) or b"")
         checksum = content.pop("checksum")
-        if checksum != _checksum(content):
+        if checksum != checksum_of(content):
             raise ValueError
         if content["format"] > FORMAT:
             raise NewerFormat(f"{where} has format {content['format']}; this warmstore reads up to {FORMAT}")
@@ -222,7 +223,7 @@ async def _snapshot_of(objects: Objects, head: Numbered) -> RemoteSnapshot:
             raise ValueError
     except NewerFormat:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise Damaged(f"{where} does not match its checksum; push the store again from an undamaged copy") from None
     data = await _hashed(objects, log)
     lists = b"" if numbers is None else await _hashed(objects, numbers)
@@ -244,7 +245,3 @@ def _number(text: str) -> int:
     if not re.fullmatch(r"0|[1-9][0-9]{0,8}", text) or int(text) >= _MOST_CHUNKS:
         raise ValueError
     return int(text)
-
-
-def _checksum(content: dict[str, Any]) -> str:
-    return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())

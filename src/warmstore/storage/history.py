@@ -1,7 +1,8 @@
 """The history of a cache: small records of its use by each run, one JSON line each, in a file beside its data.
 
-A record is appended by one write, without a lock, so any number of processes may write. A history never makes a program
-fail: a folder that cannot be written, a full disk or a damaged file loses records and nothing else.
+A record is appended by one write, without a lock, so any number of processes may write. A record whose checksum does
+not match is skipped. A history never makes a program fail: a folder that cannot be written, a full disk or a damaged
+file loses records and nothing else.
 """
 
 import contextlib
@@ -15,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import xxhash
 
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import PLAIN, Files, is_at, is_read_only, opened
@@ -30,6 +33,7 @@ VERSION = 1
 LARGEST = 1 << 20
 """Bytes of a file from which on the older half of its records is dropped."""
 
+_CHECKSUM = "checksum"
 _LONGEST_TEXT = 1000  # characters of a text in a record
 _SHARE = 64  # a cache with a limit spends 1/64 of it on its history
 
@@ -89,7 +93,7 @@ class History:
 
     def _append(self, record: dict[str, Any]) -> None:
         given = {name: value for name, value in record.items() if value is not None}
-        line = json.dumps(given, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        line = _sealed(json.dumps(given, separators=(",", ":"), allow_nan=False).encode()) + b"\n"
         for _ in range(3):
             descriptor = self._files.open_appending(self.path)
             try:
@@ -188,11 +192,27 @@ def read_history(path: Path, files: Files = PLAIN) -> Iterator[dict[str, Any]]:
     for line in content.split(b"\n"):
         with contextlib.suppress(ValueError, RecursionError):
             record = json.loads(line, parse_constant=_refuse)
-            if isinstance(record, dict) and record.get("v") == VERSION and _is_whole(record):
+            if (
+                isinstance(record, dict)
+                and _unsealed(record, line)
+                and record.get("v") == VERSION
+                and _is_whole(record)
+            ):
                 number = record["run"], record["n"]
                 if number not in seen:
                     seen.add(number)
                     yield record
+
+
+def _sealed(line: bytes) -> bytes:
+    """A record with its checksum as its last entry."""
+    return b'%s,"%s":"%s"}' % (line[:-1], _CHECKSUM.encode(), xxhash.xxh3_64_hexdigest(line).encode())
+
+
+def _unsealed(record: dict[str, Any], line: bytes) -> bool:
+    """Take the checksum from a record. Returns whether it matches; records of earlier versions have none."""
+    checksum = record.pop(_CHECKSUM, None)
+    return checksum is None or xxhash.xxh3_64_hexdigest(line.rpartition(b",")[0] + b"}") == checksum
 
 
 def _refuse(constant: str) -> None:

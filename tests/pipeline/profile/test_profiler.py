@@ -292,6 +292,18 @@ def test_a_profile_survives_json(tmp_path: Path) -> None:
         assert Profile.load(tmp_path / "profile.json", "another key") is None
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [('"samples": 100', '"samples": 900'), ('"samples": 100', '"samples": "x"'), ('"stages": [', '"stages": ["x",')],
+)
+def test_a_damaged_profile_is_none(tmp_path: Path, before: str, after: str) -> None:
+    path = tmp_path / "profile.json"
+    made_up([0, (0.1, 0.2)], [1, 2], counts=(3, 4)).save(path)
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
+    assert Profile.load(path) is None
+
+
 def test_every_figure_is_measured_twice(tmp_path: Path) -> None:
     found = ws.Pipeline(range(40)).step(heavy).step(strange).profile(samples=20, seconds=1, max_workers=0)
     found.save(tmp_path / "profile.json")

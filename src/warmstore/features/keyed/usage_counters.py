@@ -1,10 +1,11 @@
 """UsageCounters: lookups, computed samples and the seconds to compute them, over all runs of a cache."""
 
 import contextlib
-import json
 import operator
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
+
+from warmstore.storage import checked_json
 
 
 @dataclass(frozen=True)
@@ -70,16 +71,16 @@ class UsageCounters:
         if here == self._saved:
             return
         with contextlib.suppress(OSError):
-            content = json.dumps(asdict(read_usage(self._path) + (here - self._saved)))
-            replace_file(self._path, content.encode(), durable=False)
+            content = checked_json.to_bytes(asdict(read_usage(self._path) + (here - self._saved)))
+            replace_file(self._path, content, durable=False)
             self._saved = here
 
 
 def read_usage(path: Path) -> Usage:
     """The usage in a file; zero if the file is missing or damaged."""
     try:
-        content = json.loads(path.read_bytes())
+        content = checked_json.from_bytes(path.read_bytes())
         numbers = [content.get(name, 0) for name in ("samples", "hits", "misses")]
         return Usage(float(content["seconds"]), *map(int, numbers))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return Usage()

@@ -4,7 +4,6 @@ Stage k is a sample after k steps; stage 0 is the raw value. Samples are grouped
 buckets of nearly equal cost. Figures that vary are means per bucket.
 """
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from warmstore.pipeline.profile.profile_options import ProfileOptions
+from warmstore.storage import checked_json
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, read_whole
 
@@ -158,14 +158,14 @@ class Profile:
     def save(self, path: Path, files: Files | None = None) -> None:
         """Write the profile as JSON, atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n"
-        replace_file(path, content.encode(), durable=False, files=files or Files())
+        content = checked_json.to_bytes({"format": _FORMAT, **asdict(self)}, indent=1) + b"\n"
+        replace_file(path, content, durable=False, files=files or Files())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], key: str | None = None, files: Files | None = None) -> Self | None:
-        """Read a saved profile; None if there is none, or its key or format differs."""
+        """Read a saved profile; None if there is none, it is damaged, or its key or format differs."""
         try:
-            found: dict[str, Any] = json.loads(read_whole(files or Files(), Path(path)))
+            found = checked_json.from_bytes(read_whole(files or Files(), Path(path)))
             if found.pop("format") != _FORMAT or (key is not None and found["key"] != key):
                 return None
             stages = tuple(
@@ -182,7 +182,7 @@ class Profile:
             disk = None if disk is None else Disk(**_tuples(disk))
             options = ProfileOptions(**found.pop("options"))
             return cls(**_tuples(found), stages=stages, scaling=scaling, disk=disk, options=options)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
 

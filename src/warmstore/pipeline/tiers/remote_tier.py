@@ -4,7 +4,6 @@ A version of a tier has a place of its own below the URL, with the same name as 
 when a version is opened, values when they are read.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ from warmstore.pipeline.tiers.flattening import flatten
 from warmstore.pipeline.tiers.sample_schema import SAMPLE, SampleSchema
 from warmstore.pipeline.tiers.sample_spec import Taken
 from warmstore.pipeline.tiers.sample_table import match
+from warmstore.pipeline.tiers.tier_folders import parsed_version
 from warmstore.pipeline.tiers.tier_store import KINDS
 from warmstore.pipeline.tiers.unflattening import Marked
 from warmstore.records.keyed_store import read_keys
@@ -33,7 +33,6 @@ from warmstore.replicate.remote_copy import Remote, RemoteFiles
 from warmstore.storage.array_types import Bools
 from warmstore.storage.memory.address_space import SLOT
 
-_VERSION = re.compile(r"(?P<step>\d{1,4})-(?P<codec>[a-z0-9]+)-(?P<key>[0-9a-f]{16})")
 _SCRATCH = 2 * SLOT  # most bytes of fetched blocks: one fetch takes at most a chunk
 _EXAMPLES = 8
 _AT_ONCE = 1 << 20  # rows whose keys are read at once
@@ -202,12 +201,6 @@ class RemoteTier:
         """Close all connections."""
         for version in self._opened.values():
             version.close()
-
-
-def parsed_version(name: str) -> dict[str, str] | None:
-    """The step, the codec and the key of the steps in the name of a version; None for another name."""
-    found = _VERSION.fullmatch(name)
-    return None if found is None else found.groupdict()
 
 
 def _keys(store: LocalStore) -> UInt64:

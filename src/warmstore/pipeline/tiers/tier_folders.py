@@ -5,9 +5,9 @@ next run finds it. The memory tier is on a file system in memory, for as long as
 """
 
 import contextlib
-import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -22,13 +22,14 @@ from warmstore.errors import Damaged, NotAStore, StoreExists
 from warmstore.pipeline.step_identities import Description, difference_of, key_of
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_store import StoreLocation
+from warmstore.pipeline.tiers.tier_about import about_bytes, read_about
 from warmstore.pipeline.tiers.tier_quota import ABOUT, SAMPLES
 from warmstore.pipeline.tiers.tier_store import KINDS
 from warmstore.records.local_store import LocalStore
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.disk_usage import entries_below
 from warmstore.storage.files import Files, file_lock
-from warmstore.storage.lease import UsageLease, remove_unused
+from warmstore.storage.lease import SUFFIX, UsageLease, remove_unused
 from warmstore.storage.lifecycle import Closeable
 from warmstore.storage.quota import ByteQuota
 from warmstore.storage.registry import PIPELINE, register
@@ -38,10 +39,9 @@ _log = logging.getLogger("warmstore")
 SHARED = Path("/dev/shm")
 _PREFIX = "warmstore"
 _MARKER = "WARMSTORE"
+_VERSION = re.compile(r"(?P<step>\d{1,4})-(?P<codec>[a-z0-9]+)-(?P<key>[0-9a-f]{16})")
+_LOCKS = ("versions.lock", "room.lock")
 _MARKER_TEXT = b"warmstore keeps samples of pipelines in this folder, and may remove all of it.\n"
-
-FORMAT = 5
-"""The format of versions. One of another format is removed and filled again."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,12 @@ class Wanted:
 def version_name(step: int, codec: str, steps: Sequence[Description]) -> str:
     """The name of the folder with the results of some steps."""
     return f"{step}-{codec}-{key_of(steps)}"
+
+
+def parsed_version(name: str) -> dict[str, str] | None:
+    """The step, the codec and the key of the steps in the name of a version; None for another name."""
+    found = _VERSION.fullmatch(name)
+    return None if found is None else found.groupdict()
 
 
 class MemoryTier(Closeable):
@@ -155,14 +161,20 @@ def is_marked(folder: Path) -> bool:
 
 
 def _mark(folder: Path, mode: int = 0o777) -> None:
-    """Create the folder of a tier with its marker."""
+    """Create the folder of a tier with its marker. A lost or damaged marker is written again."""
     folder.mkdir(mode=mode, exist_ok=True)
     if is_marked(folder):
         return
-    if any(path.name != _MARKER and not path.name.startswith(_MARKER + ".") for path in folder.iterdir()):
+    if not all(_is_ours(path.name) for path in folder.iterdir()):
         raise StoreExists(f"{folder} has files that are not warmstore's; remove them, or take another folder")
     # Synced, as samples are not: a folder whose marker a power failure has lost could neither be used nor removed.
     replace_file(folder / _MARKER, _MARKER_TEXT, durable=True)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether an entry of a tier's folder has a name that only tiers give."""
+    is_version = parsed_version(name.removesuffix(SUFFIX)) is not None
+    return is_version or name in _LOCKS or name.partition(".")[0] == _MARKER
 
 
 def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) -> tuple[StoreLocation, str]:
@@ -188,16 +200,12 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
         if about is None or outdated:
             reason = outdated or _reason(tier, wanted)
             schema = wanted.schema()
-            about = {
-                "format": FORMAT,
-                "steps": list(wanted.steps),
-                "schema": None if schema is None else schema.to_json(),
-            }
-            content = json.dumps(about).encode()
+            content = about_bytes(list(wanted.steps), None if schema is None else schema.to_json())
             with quota.reserve(2 * 4096 + len(content)):
                 folder.mkdir()
                 replace_file(folder / ABOUT, content, durable=False)
-    schema = None if about["schema"] is None else SampleSchema.from_json(about["schema"])
+        else:
+            schema = None if about["schema"] is None else SampleSchema.from_json(about["schema"])
     place = StoreLocation(
         wanted.number, wanted.step, wanted.name, folder, quota, schema, wanted.codec, direct, wanted.tier
     )
@@ -247,15 +255,6 @@ def _damage(folder: Path) -> str:
 def _outdated(about: dict[str, Any]) -> str:
     """Why the samples of a version cannot be restored; "" if they can."""
     return "" if about["schema"] is None else SampleSchema.from_json(about["schema"]).objection
-
-
-def read_about(folder: Path) -> dict[str, Any] | None:
-    """What `about.json` in the folder of a version says; None if it is missing, damaged or of another format."""
-    try:
-        about: dict[str, Any] = json.loads((folder / ABOUT).read_bytes())
-        return about if about["format"] == FORMAT else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def memory_room() -> int:

@@ -9,7 +9,8 @@ from typing import Any
 from warmstore.errors import NotAStore, WarmstoreError
 from warmstore.pipeline.step_identities import Description
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
-from warmstore.pipeline.tiers.tier_folders import is_marked, read_about, tier_folder
+from warmstore.pipeline.tiers.tier_about import read_about
+from warmstore.pipeline.tiers.tier_folders import is_marked, tier_folder
 from warmstore.pipeline.tiers.tier_quota import ABOUT
 from warmstore.pipeline.tiers.tier_store import KINDS
 from warmstore.records.format.manifest import NAME

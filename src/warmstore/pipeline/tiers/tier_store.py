@@ -1,7 +1,6 @@
 """TierStore: the record store of the samples of one kind in a tier, and which of its rows are in use."""
 
 import contextlib
-import json
 from pathlib import Path
 from typing import final
 
@@ -12,7 +11,8 @@ from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.tiers.chunk_leases import ChunkLeases, chunk_name
 from warmstore.pipeline.tiers.sample_schema import SAMPLE, SampleSchema
 from warmstore.pipeline.tiers.sample_table import SampleTable
-from warmstore.pipeline.tiers.tier_quota import ABOUT, QuotaFiles
+from warmstore.pipeline.tiers.tier_about import read_about
+from warmstore.pipeline.tiers.tier_quota import QuotaFiles
 from warmstore.records.keyed_store import KeyedStore, read_keys
 from warmstore.records.local_store import LocalStore
 from warmstore.records.read.evicted_ranges import EvictedRanges
@@ -106,8 +106,13 @@ class TierStore(KeyedStore):
 
 
 def create_tier_store(path: Path, schema: SampleSchema, quota: ByteQuota) -> None:
-    """Create the store unless another process has created it. Its metadata describe the version, for other hosts."""
-    about = json.loads((path.parent / ABOUT).read_bytes())
+    """Create the store unless another process has created it. Its metadata describe the version, for other hosts.
+
+    Nothing is created where the description of the version was removed or damaged meanwhile.
+    """
+    about = read_about(path.parent)
+    if about is None:
+        return
     steps = [{**step, "facts": {}} for step in about["steps"]]
     metadata = {"kind": path.name, "steps": steps, "schema": about["schema"]}
     with contextlib.suppress(StoreExists):

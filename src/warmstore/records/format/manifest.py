@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from warmstore.errors import Damaged, NewerFormat, NotAStore, WarmstoreError
 from warmstore.records.format.checksums import generation_seed
 from warmstore.records.format.fields import Fields, fields_from_json, fields_to_json
 from warmstore.records.log.log_files import is_closed
 from warmstore.storage.atomic import replace_file
+from warmstore.storage.checked_json import checksum_of
 from warmstore.storage.files import COPY, Files, read_whole
 
 _logger = logging.getLogger("warmstore")
@@ -129,15 +128,25 @@ def manifest_of(data: bytes | str, path: str) -> Manifest:
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise Damaged(f"{path} is not readable as a store description; restore it from a copy") from None
-    if content.pop("checksum", None) != _checksum(content):
+    if content.pop("checksum", None) != checksum_of(content):
         raise Damaged(f"{path}, of format {version}, does not match its checksum; restore it from a copy")
     # After the checksum: one wrong byte turns a 4 into a 5.
     if version > FORMAT:
         raise NewerFormat(
             f"{path} has format {version}; this warmstore reads up to {FORMAT}. Upgrade warmstore to open it"
         )
-    fields = fields_from_json(content["fields"])
-    return Manifest(fields, content["metadata"], content["generation"], content["id"], version)
+    try:
+        manifest = Manifest(
+            fields_from_json(content["fields"]), content["metadata"], content["generation"], content["id"], version
+        )
+        if not isinstance(manifest.metadata, dict) or not 0 < int(manifest.generation) < 10_000:
+            raise ValueError
+        bytes.fromhex(manifest.id)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        if isinstance(error, WarmstoreError):
+            raise
+        raise Damaged(f"{path} is no store description; restore it from a copy") from None
+    return manifest
 
 
 def write_manifest(folder: Path, manifest: Manifest, files: Files) -> None:
@@ -156,7 +165,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
         "fields": fields_to_json(manifest.fields),
         "metadata": manifest.metadata,
     }
-    content["checksum"] = _checksum(content)
+    content["checksum"] = checksum_of(content)
     return json.dumps(content, indent=1, ensure_ascii=False).encode()
 
 
@@ -172,7 +181,3 @@ def remove_leftovers(folder: Path, manifest: Manifest, files: Files) -> None:
     for path in (*folder.glob(f"{NAME}.*.tmp"), *folder.glob(f"*/{NAME}.*.tmp")):
         with contextlib.suppress(OSError):
             files.remove(path)
-
-
-def _checksum(content: dict[str, Any]) -> str:
-    return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
