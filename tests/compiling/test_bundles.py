@@ -197,6 +197,7 @@ HOSTILE: dict[str, Callable[[list[Member]], list[Member]]] = {
     "key that is absolute": edited(lambda manifest: first(manifest, key="/etc/passwd")),
     "key with a zero": edited(lambda manifest: first(manifest, key="a\0b")),
     "requirements that are a list": edited(lambda manifest: first(manifest, requirements=[])),
+    "requirements of another type": edited(lambda manifest: first(manifest, requirements={"isa": 1})),
     "unknown environment": edited(lambda manifest: first(manifest, environment="0" * 32)),
     "changed environment": edited(
         lambda manifest: manifest["environments"].update(dict.fromkeys(manifest["environments"], '{"threads":1}'))

@@ -35,6 +35,14 @@ def test_a_pattern_is_taken_apart(pattern: str, names: list[str]) -> None:
     assert expand(pattern) == names
 
 
+@pytest.mark.parametrize(
+    "pattern", ["{0..1000000000000}", "{1..1000}{1..1000}{1..1000}", "{a,b}" * 30, "{a," * 3000 + "b" + "}" * 3000]
+)
+def test_a_pattern_of_too_many_names_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"are the most|too many braces"):
+        expand(pattern)
+
+
 @given(st.text("ab{},.0123-", max_size=14))
 def test_the_names_are_those_of_braceexpand(pattern: str) -> None:
     braceexpand: Any = pytest.importorskip("braceexpand")

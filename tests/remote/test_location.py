@@ -27,10 +27,20 @@ def test_a_url_says_kind_and_place(url: str, kind: str, shown: str, address: str
 
 
 @pytest.mark.parametrize(
-    "url", ["", "ftp://host/x", "s3:///x", "https:///x", "https://host/x?sig=1", "s3://bucket/a#b", "file:///a?b"]
+    "url",
+    [
+        "",
+        "ftp://host/x",
+        "s3:///x",
+        "https:///x",
+        "https://host/x?sig=1",
+        "s3://bucket/a#b",
+        "file:///a?b",
+        "~nobody-here/x",
+    ],
 )
 def test_a_url_that_makes_no_sense_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"remote|has no bucket|scheme|query"):
+    with pytest.raises(ValueError, match=r"remote|has no bucket|scheme|query|of no folder"):
         Location.parse(url)
 
 

@@ -71,13 +71,33 @@ class Environment:
         """The environment of `to_json`, without unknown names. Raises BadArtifact if the text is none."""
         try:
             found: Mapping[str, Any] = json.loads(text)
+            if not isinstance(found, dict):
+                raise ValueError("it is no object")
             known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
+            for name, value in known.items():
+                check_value(name, value)
             for name in ("gpus", "isa"):
-                known[name] = tuple(known.get(name, ()))
-            known["compute"] = tuple((int(major), int(minor)) for major, minor in known.get("compute", ()))
-        except (ValueError, TypeError, KeyError) as error:
-            raise BadArtifact(f"not an environment ({error}): {text[:80]!r}") from error
+                known[name] = tuple(known.get(name) or ())
+            known["compute"] = tuple(map(tuple, known.get("compute") or ()))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            raise BadArtifact(f"not an environment ({error}): {str(text)[:80]!r}") from error
         return cls(**known)
+
+
+def check_value(name: str, value: Any) -> None:
+    """Raise ValueError if the value of a field, as JSON has it, is of another type. None is of every type."""
+    if name in ("gpus", "isa"):
+        is_valid = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    elif name == "compute":
+        is_valid = isinstance(value, list) and all(map(_is_pair, value))
+    else:
+        is_valid = isinstance(value, int if name == "threads" else str)
+    if value is not None and not is_valid:
+        raise ValueError(f"{value!r} is not a value of {name!r}")
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(each, int) for each in value)
 
 
 def value_text(value: object) -> str:

@@ -58,7 +58,10 @@ class Location:
         if not is_remote(url):
             if not text.strip():
                 raise ValueError("the URL of a remote is empty; give one such as s3://bucket/prefix, or a folder")
-            path = Path(text).expanduser().absolute()
+            try:
+                path = Path(text).expanduser().absolute()
+            except RuntimeError as error:  # ~NAME of an unknown user
+                raise ValueError(f"{text!r} is the path of no folder: {error}") from None
             return cls("file", str(path), str(path))
         parts = urlsplit(text)
         kind = SCHEMES.get(parts.scheme.lower())

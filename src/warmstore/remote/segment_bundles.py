@@ -75,7 +75,7 @@ class Bundle:
             heads = frozenset(str(text) for text in header["heads"])
             packs = tuple((_hash(digest), int(size)) for digest, size in header["packs"])
             listed = [(LogName.parse(text), int(length), int(depth)) for text, length, depth in header["segments"]]
-        except (zstandard.ZstdError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (zstandard.ZstdError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise Damaged(f"{what} is no list of segments: {error}") from None
         at, segments, problems = end + 1, [], []
         for name, length, depth in listed:

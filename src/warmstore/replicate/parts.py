@@ -254,7 +254,7 @@ class _Content:
                 raise ValueError("it is signed, and names a chunk by a hash that is no signature's")
         except NewerFormat:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise Damaged(f"{what} cannot be read: {error!r}") from None
         return content
 

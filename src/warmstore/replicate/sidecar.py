@@ -70,7 +70,7 @@ class Sidecar:
             spans = np.frombuffer(data, "<i8", 2 * ranges, at).reshape(-1, 2).astype(np.int64)
             sidecar = cls(found, hashes_bytes, spans, memoryview(data)[at + 16 * ranges :])
             sidecar._check(chunk_size)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise Damaged(f"the sidecar {name} of a chunk cannot be read: {error}") from None
         return sidecar
 

@@ -111,7 +111,7 @@ def _read(file: "os.DirEntry[str]") -> RegistryEntry | None:
         return RegistryEntry(
             str(content["kind"]), Path(content["path"]), float(content["created"]), opened_at, Path(file.path)
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         with contextlib.suppress(OSError):
             os.unlink(file.path)  # noqa: PTH108
     except OSError as error:

@@ -53,7 +53,7 @@ class KeyDescription:
                 {str(name): str(text) for name, text in parts.items()},
                 {str(name): int(number) for name, number in operators.items()},
             )
-        except (ValueError, TypeError, AttributeError, zlib.error) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error) as error:
             raise BadArtifact(f"not the description of a key: {error}") from error
 
     def likeness(self, other: KeyDescription) -> float:

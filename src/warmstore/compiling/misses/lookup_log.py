@@ -62,7 +62,7 @@ def write(folder: Path, files: Files, job: str, lookups: Sequence[Lookup], kept:
 def read(folder: Path, job: str | None = None) -> Iterator[tuple[str, list[Lookup]]]:
     """The name of each job, or of one, and the lookups of its last run. Unreadable files are skipped."""
     for path in sorted((folder / FOLDER).glob("*.json")):
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             run = json.loads(read_whole(PLAIN, path))
             if job is None or run["job"] == job:
                 yield run["job"], list(map(_lookup, run["lookups"]))

@@ -67,7 +67,7 @@ class Package:
                 bool(head["mutates"]),
                 data[start + length :],
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise BadArtifact(f"not a package of a compiled frame: {error}") from error
 
     def check_installed(self) -> None:

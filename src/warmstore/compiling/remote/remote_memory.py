@@ -43,5 +43,5 @@ class RemoteMemory:
     def _read(self) -> frozenset[str]:
         try:
             return frozenset(str(digest) for digest in json.loads(read_whole(self._files, self._path))["replaced"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return frozenset()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from warmstore.compiling.artifact import Artifact
-from warmstore.compiling.environment import Environment
+from warmstore.compiling.environment import Environment, check_value
 from warmstore.errors import BadArtifact
 
 
@@ -34,7 +34,7 @@ def read(found: Any) -> tuple[list[Artifact], dict[str, list[str]]]:
                 digest=_digest(record["digest"]),
                 size=_count(record["size"]),
                 environment=environments[record["environment"]],
-                requirements={str(name): value for name, value in record["requirements"].items()},
+                requirements=_requirements(record["requirements"]),
                 created=float(record["created"]),
                 host=_text(record["host"]),
                 seconds=float(record["seconds"]),
@@ -42,7 +42,7 @@ def read(found: Any) -> tuple[list[Artifact], dict[str, list[str]]]:
             for record in found["artifacts"]
         ]
         jobs = {_text(name): [_key(key) for key in keys] for name, keys in found["jobs"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         if isinstance(error, BadArtifact):
             raise
         raise BadArtifact(f"not a description of artifacts ({error!r})") from error
@@ -53,6 +53,14 @@ def _described(artifact: Artifact) -> Mapping[str, Any]:
     names = ("key", "kind", "digest", "size", "created", "host", "seconds")
     plain = {name: getattr(artifact, name) for name in names}
     return plain | {"environment": artifact.environment.digest, "requirements": dict(artifact.requirements)}
+
+
+def _requirements(found: Any) -> dict[str, Any]:
+    """Requirements whose values are of the types of the fields of an environment that they replace."""
+    for name, value in found.items():
+        if name in Environment.__dataclass_fields__:
+            check_value(name, value)
+    return dict(found)
 
 
 def _text(value: Any) -> str:
