@@ -75,8 +75,9 @@ format: .venv/has-dev
 architecture: .venv/has-dev
 	$(BIN)/python docs/architecture_picture.py
 
-# Campaigns against power cuts and failing calls, which go on where they stopped; the counts are in build/torture.json.
-torture: .venv/has-dev
+# Campaigns against power cuts, failing calls, damaged files and made-up inputs, which go on where they stopped; the counts are
+# in build/torture.json.
+torture: .venv/has-fuzz
 	$(BIN)/python -m tests.faults.torture
 
 # The site in build/site, from docs and docstrings: broken links and docstrings that do not match are errors. Not a part of

@@ -144,6 +144,7 @@ def wrong(
     scratch: Path,
     exact: bool = False,
     noticed: bool = False,
+    lost_values: Lost | None = None,
 ) -> str:
     """What is wrong with what a damaged store says; nothing, where every value is exact or a typed error.
 
@@ -151,6 +152,7 @@ def wrong(
         entries: how many entries of the log may count.
         exact: every value must be there.
         noticed: `verify` must name some damage.
+        lost_values: gets the fields and positions that raise.
     """
     try:
         store = ws.RecordStore.open(story.path)
@@ -168,6 +170,8 @@ def wrong(
         lost: Lost = set()
         if not _reads_all(store, expected) or depth != QUICK:
             problem, lost = different(store, expected)
+            if lost_values is not None:
+                lost_values |= lost
         if not lost or depth != QUICK:
             with contextlib.suppress(WarmstoreError):
                 assert store.to_arrow().num_rows == len(expected)

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.children import Ended, in_child, well
+from tests.faults.judging import SECONDS
 from tests.faults.power import Promise
-from tests.faults.power_campaign import SECONDS, SHARED, Story, spare_syncs
+from tests.faults.power_campaign import SHARED, Story, spare_syncs
 from tests.faults.recording import SEAM, _Real, everywhere
 
 from warmstore.errors import WarmstoreError, WriteFailed

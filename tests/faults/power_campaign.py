@@ -7,19 +7,16 @@ a second child opens what the first has left.
 """
 
 import itertools
-import logging
 import random
 import shutil
-import signal
 import tempfile
-import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from tests.faults.children import in_child, well
+from tests.faults.judging import judge_all
 from tests.faults.power import Disk, Operation, Promise, Tree, digest
 from tests.faults.recording import Recorder, everywhere
 
@@ -37,8 +34,6 @@ _BATCH = 40
 """States that one child judges."""
 _THOROUGH = 8
 """One state of so many is judged thoroughly."""
-SECONDS = 120
-"""Time in which a child must have judged them."""
 SHARED = Path("/dev/shm")
 
 
@@ -205,93 +200,22 @@ def _batches(found: Iterator[_State]) -> Iterator[list[_State]]:
 def _judge(story: Story, folder: Path, batch: list[_State], states: list[Any]) -> list[tuple[int, str]]:
     """Judge some states. Returns the numbers of those that failed, and why."""
     roots = [folder / f"state{number}" for number in range(len(batch))]
-    failures: list[tuple[int, str]] = []
-    expected: dict[int, Any] = {}
-    left = list(range(len(batch)))
-    while left:
 
-        def first(say: Callable[[Any], None], numbers: tuple[int, ...] = tuple(left)) -> None:
-            for number in numbers:
-                make(batch[number].tree, roots[number])
-                say((number, "began", None))
-                _one(
-                    say,
-                    number,
-                    lambda at=number: _checked(
-                        story, roots[at], batch[at].promise, states, thorough=not at % _THOROUGH
-                    ),
-                )
+    def first(number: int) -> Any:
+        make(batch[number].tree, roots[number])
+        promise = batch[number].promise
+        allowed = states[promise.least : promise.most + 1]
+        return story.check(roots[number], allowed, thorough=not number % _THOROUGH)
 
-        left = _listen(first, left, expected, failures)
-    left = list(expected)
-    while left:
-
-        def second(say: Callable[[Any], None], numbers: tuple[int, ...] = tuple(left)) -> None:
-            for number in numbers:
-                say((number, "began", None))
-                _one(say, number, lambda at=number: story.again(roots[at], expected[at]))
-
-        left = _listen(second, left, {}, failures)
+    expected, failures = judge_all(range(len(batch)), first, after_reboot)
+    failures += judge_all(expected, lambda number: story.again(roots[number], expected[number]), after_reboot)[1]
     for root in roots:
         shutil.rmtree(root, ignore_errors=True)
     return failures
 
 
-def _checked(story: Story, root: Path, promise: Promise, states: list[Any], *, thorough: bool) -> Any:
-    return story.check(root, states[promise.least : promise.most + 1], thorough=thorough)
-
-
-def _one(say: Callable[[Any], None], number: int, judge: Callable[[], Any]) -> None:
-    try:
-        found = judge()
-    except Exception:
-        say((number, "failed", traceback.format_exc()[-2500:]))
-    else:
-        say((number, "well", found))
-
-
-def _listen(
-    work: Callable[[Callable[[Any], None]], None],
-    numbers: list[int],
-    expected: dict[int, Any],
-    failures: list[tuple[int, str]],
-) -> list[int]:
-    """Run a child over some states. Returns those that it did not come to, because it died."""
-
-    def judging(say: Callable[[Any], None]) -> None:
-        signal.alarm(SECONDS)
-        after_reboot()
-        work(say)
-
-    ended = in_child(judging)
-    last = None
-    done = set()
-    for number, what, told in ended.said:
-        last = number
-        if what == "well":
-            expected[number] = told
-        elif what == "failed":
-            failures.append((number, told))
-        if what != "began":
-            done.add(number)
-    if not ended.signal and not ended.error and ended.code == 0:
-        return []
-    at = last if last is not None and last not in done else next(one for one in numbers if one not in done)
-    why = (
-        "a hang"
-        if ended.signal == signal.SIGALRM
-        else f"a crash by signal {ended.signal}"
-        if ended.signal
-        else "an end"
-    )
-    failures.append((at, f"{why}: {ended.error}"))
-    return [number for number in numbers if number not in done and number != at]
-
-
 def after_reboot() -> None:
     """Make this process one of the machine's next start, which need not wait for the disk."""
-    logging.disable()
-    warnings.simplefilter("ignore")
     key_index.boot_id = block_cache.boot_id = lambda: b"after the power cut"  # type: ignore[attr-defined]
     spare_syncs()
 

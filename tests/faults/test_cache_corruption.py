@@ -12,42 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.faults.damage import Damage, cuts, fills, flips, look_at, pairs_of_bits, swapped_words
-from tests.faults.stories import Hasty
+from tests.faults.damaged_caches import FRESH, IDS, opened, output, wrong_answer
+from tests.faults.damaged_caches import make_features as make
 from tests.slow import thinned
 
-import warmstore as ws
 from warmstore.errors import WarmstoreError
 from warmstore.storage import history
 
 pytestmark = pytest.mark.forks
 
-IDS: list[Any] = [0, 1, 2, 5000, "a", "b", "é", 2**63]  # in the direct table, beyond it, and hashed
-FRESH: list[Any] = [3, "c", -1]
 FILES = ["json", "log", "chunk", "index", "direct"]
 DERIVED = ("index", "direct")
-
-
-def output(numbers: Iterable[int]) -> dict[str, Any]:
-    numbers = list(numbers)
-    return {
-        "features": np.stack([np.full(4, number, np.float32) for number in numbers]),
-        "tokens": [np.arange(number % 5, dtype=np.int16) for number in numbers],
-        "info": ([{"number": number} for number in numbers],),
-    }
-
-
-def opened(folder: Path, **options: Any) -> ws.FeatureCache:
-    return ws.FeatureCache(folder, "net", lists="per_sample", files=Hasty(), **options)
-
-
-def make(folder: Path, shift: int = 0) -> Path:
-    """A cache of two batches; return its folder."""
-    cache = opened(folder, async_write=False)
-    for part in (IDS[:4], IDS[4:]):
-        cache.put_batch(part, output(IDS.index(one) + shift for one in part))
-        cache.flush()
-    cache.close()
-    return folder / "net"
 
 
 def file_of(path: Path, file: str) -> Path:
@@ -63,22 +38,6 @@ def test_all_files_are_damaged(tmp_path: Path) -> None:
     present = {one for one in present if one.suffix != ".copy"}  # of those test_every_byte.py has more
     present = {one for one in present if one.name != history.NAME}  # no lookup reads it; see tests/storage
     assert present == {file_of(path, file) for file in FILES}
-
-
-def wrong_answer(cache: ws.FeatureCache, ids: list[Any], places: list[int]) -> tuple[str, list[int]]:
-    """An output that is not what was put, and the misses."""
-    values, missing = cache.get_batch(ids)
-    found = [place for at, place in enumerate(places) if at not in missing.tolist()]
-    if found:
-        expected = output(found)
-        same = (
-            np.array_equal(values["features"], expected["features"])
-            and list(map(np.ndarray.tolist, values["tokens"])) == list(map(np.ndarray.tolist, expected["tokens"]))
-            and values["info"] == expected["info"]
-        )
-        if not same:
-            return f"{[ids[at] for at in range(len(ids)) if at not in missing]} are {values}", missing.tolist()
-    return "", missing.tolist()
 
 
 def wrong(path: Path, *, derived: bool, scratch: Path) -> str:

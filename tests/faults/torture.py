@@ -1,10 +1,10 @@
 """`make torture`: campaigns that go on where they stopped, and whose counts add up in a file.
 
-    python -m tests.faults.torture [--states 100000] [--faults 100000] [--kills 1000]
-        [--operations 2000000] [--results build/torture.json]
+    python -m tests.faults.torture [--states 100000] [--faults 100000] [--kills 1000] [--operations 2000000]
+        [--damages 1000000] [--inputs 10000000] [--results build/torture.json]
 
-The campaigns take turns: kills, power cuts, calls that fail (all calls x errors x stories, if as many are wanted), and
-soaks.
+The campaigns take turns: kills, power cuts, calls that fail (all calls x errors x stories, if as many are wanted),
+soaks, damage at rest (all damages of all files), and parsers with inputs of a fuzzer.
 
 A part of a campaign that failed is tried again the next time, and so is one of which this file has never heard.
 """
@@ -16,11 +16,26 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.faults import cache_cuts, io_campaign, kill_campaign, process_stories, record_cuts, remote_cuts, soak
+from tests.faults import (
+    cache_cuts,
+    corruption_campaign,
+    fuzz_campaign,
+    io_campaign,
+    kill_campaign,
+    process_stories,
+    record_cuts,
+    remote_cuts,
+    soak,
+)
+from tests.faults.damaged_caches import SUBJECTS as CACHES
+from tests.faults.damaged_remotes import SUBJECTS as REMOTES
+from tests.faults.damaged_stores import SUBJECTS as STORES
+from tests.faults.fuzzed_parsers import PARSERS
 from tests.faults.power_campaign import Story, campaign
 from tests.warm import search_for_patches
 
@@ -32,6 +47,11 @@ FAULTS = 240
 """Faults of one part."""
 KILLS = 24
 """Kills of one part."""
+DAMAGES = 500
+"""Damages of one part."""
+INPUTS = 100_000
+"""Inputs of one part, for one parser."""
+SUBJECTS = [*STORES, *CACHES, *REMOTES]
 STORIES: list[Story] = [*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES]
 FAULTY: list[Story] = [*STORIES, *remote_cuts.WITHOUT_POWER_CUTS]
 KILLED: list[Any] = [*FAULTY, *process_stories.STORIES]
@@ -100,28 +120,50 @@ def power(results: Results, wanted: int, kept: Path) -> Iterator[None]:
 
 
 def calls(results: Results, wanted: int) -> Iterator[None]:
-    """Calls that fail, until so many faults were judged, or all. Yields after each part."""
-    sizes: dict[str, int] = {}  # of stories, in faults
+    """Calls that fail, until so many faults were judged, or all."""
+    return _all_of(results, "calls", "faults", FAULTY, FAULTS, io_campaign.campaign, wanted)
+
+
+def corruption(results: Results, wanted: int) -> Iterator[None]:
+    """Damage at rest, until so many damages were judged, or all."""
+    return _all_of(results, "corruption", "damages", SUBJECTS, DAMAGES, corruption_campaign.campaign, wanted)
+
+
+def _all_of(
+    results: Results,
+    name: str,
+    counted: str,
+    subjects: Sequence[Any],
+    size: int,
+    judge: Callable[[Any, int, int], Any],
+    wanted: int,
+) -> Iterator[None]:
+    """A part of each subject in turn, until there are no more, or so many were judged. Yields after each part.
+
+    Args:
+        name: of the campaign. counted: what is counted. size: of a part.
+        judge: judges a subject from one number to another; its result has `of`, how many there are.
+    """
+    sizes: dict[str, int] = {}  # of subjects
     for number in itertools.count():
-        left = [story for story in FAULTY if number * FAULTS < sizes.get(story.name, 1)]
+        left = [subject for subject in subjects if number * size < sizes.get(subject.name, 1)]
         if not left:
             return
-        for story in left:
-            if results.total("calls", "faults") >= wanted:
+        for subject in left:
+            if results.total(name, counted) >= wanted:
                 return
-            part = f"{story.name}, faults from {number * FAULTS}"
-            if results.has("calls", part):
-                sizes[story.name] = results.parts["calls"][part]["of"]
+            part = f"{subject.name}, {counted} from {number * size}"
+            if results.has(name, part):
+                sizes[subject.name] = results.parts[name][part]["of"]
                 continue
             began = time.monotonic()
-            found = io_campaign.campaign(story, number * FAULTS, (number + 1) * FAULTS)
-            sizes[story.name] = found.of
-            counts = {"calls": found.calls, "of": found.of, "faults": found.faults, "failures": found.failures}
-            results.add("calls", part, counts)
+            found = judge(subject, number * size, (number + 1) * size)
+            sizes[subject.name] = found.of
+            counts = asdict(found)
+            results.add(name, part, counts)
             print(
-                f"failing calls: {part}: {found.faults:,} of {found.of:,} faults of {found.calls:,} calls, "
-                f"{len(found.failures)} failed, {time.monotonic() - began:.0f} s; "
-                f"{results.total('calls', 'faults'):,} in all",
+                f"{name}: {part}: {counts[counted]:,} of {found.of:,} {counted}, {len(found.failures)} failed, "
+                f"{time.monotonic() - began:.0f} s; {results.total(name, counted):,} in all",
                 flush=True,
             )
             for failure in found.failures[:3]:
@@ -172,16 +214,52 @@ def soaks(results: Results, wanted: int) -> Iterator[None]:
         yield
 
 
+def fuzz(results: Results, wanted: int, corpora: Path) -> Iterator[None]:
+    """Parsers with inputs of a fuzzer, until so many were tried. Yields after each part."""
+    if not fuzz_campaign.is_installed():
+        print("parsers are not fuzzed: pip install 'warmstore[fuzz]'", flush=True)
+        return
+    for number in itertools.count():
+        for parser in PARSERS:
+            if results.total("fuzz", "inputs") >= wanted:
+                return
+            part = f"{parser}, part {number}"
+            if results.has("fuzz", part):
+                continue
+            began = time.monotonic()
+            found = fuzz_campaign.campaign(parser, number, INPUTS, corpora)
+            results.add("fuzz", part, asdict(found))
+            print(
+                f"parsers: {part}: {found.inputs:,} inputs, {found.edges:,} edges, {len(found.failures)} failed, "
+                f"{time.monotonic() - began:.0f} s; {results.total('fuzz', 'inputs'):,} in all",
+                flush=True,
+            )
+            for failure in found.failures:
+                print(failure, flush=True)
+            yield
+
+
+COUNTED = {
+    "power": ("states",),
+    "calls": ("faults",),
+    "kills": ("kills",),
+    "soak": ("operations",),
+    "corruption": ("damages", "exact", "reported", "lost", "wrong", "crashes", "hangs", "others"),
+    "fuzz": ("inputs", "exceptions", "crashes", "hangs", "memory"),
+}
+"""What is counted of each campaign."""
+
+
 def summary(results: Results) -> str:
     """The counts of all campaigns."""
     lines = []
-    for name, counted in (("power", "states"), ("calls", "faults"), ("kills", "kills"), ("soak", "operations")):
+    for name, counted in COUNTED.items():
+        counts = ", ".join(f"{results.total(name, each):,} {each}" for each in counted)
         parts = len(results.parts.get(name, {}))
-        failures = results.total(name, "failures")
-        lines.append(f"{name}: {results.total(name, counted):,} {counted} in {parts:,} parts, {failures:,} failures")
+        lines.append(f"{name}: {counts} in {parts:,} parts, {results.total(name, 'failures'):,} failures")
     after_kills = [failure for part in results.parts.get("kills", {}).values() for failure in part["failures"]]
-    counts = {kind: sum(failure.startswith(f"{kind}: ") for failure in after_kills) for kind in kill_campaign.KINDS}
-    lines.append("after kills: " + ", ".join(f"{count} x {kind}" for kind, count in counts.items()))
+    kinds = {kind: sum(failure.startswith(f"{kind}: ") for failure in after_kills) for kind in kill_campaign.KINDS}
+    lines.append("after kills: " + ", ".join(f"{count} x {kind}" for kind, count in kinds.items()))
     return "\n".join(lines)
 
 
@@ -191,6 +269,8 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=100_000, help="calls that fail, in all")
     parser.add_argument("--kills", type=int, default=1000, help="processes killed, in all")
     parser.add_argument("--operations", type=int, default=2_000_000, help="operations of soaks, in all")
+    parser.add_argument("--damages", type=int, default=1_000_000, help="damages of files, in all")
+    parser.add_argument("--inputs", type=int, default=10_000_000, help="inputs of parsers, in all")
     parser.add_argument("--results", type=Path, default=Path("build/torture.json"), help="the file of counts")
     options = parser.parse_args()
     results = Results(options.results)
@@ -204,6 +284,8 @@ def main() -> None:
                 power(results, options.states, kept),
                 calls(results, options.faults),
                 soaks(results, options.operations),
+                corruption(results, options.damages),
+                fuzz(results, options.inputs, options.results.with_suffix(".corpora")),
             )
             for _ in itertools.zip_longest(*campaigns):
                 pass

@@ -1,0 +1,73 @@
+"""Judges that run in forked children, so that a crash of the interpreter and a hang show, and fail only one of many."""
+
+import logging
+import signal
+import traceback
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tests.faults.children import Ended, in_child
+
+SECONDS = 120
+"""Time that one judgement may take."""
+
+Failures = list[tuple[int, str]]
+"""The numbers of what failed, and why. A text that begins with HANG or CRASH is of a child that was killed."""
+
+HANG, CRASH = "a hang", "a crash"
+
+
+def judge_all(
+    numbers: Iterable[int], judge: Callable[[int], Any], prepare: Callable[[], None] = lambda: None
+) -> tuple[dict[int, Any], Failures]:
+    """Judge some numbers, and return what each judgement returned, and those that failed.
+
+    A child judges one after the other. After one that has ended the child, another child goes on.
+
+    Args:
+        prepare: called in each child before the first judgement.
+    """
+    found: dict[int, Any] = {}
+    failures: Failures = []
+    left = list(numbers)
+    while left:
+        ended = in_child(lambda say, listed=tuple(left): _judge(say, listed, judge, prepare))  # type: ignore[misc]
+        at = left[0]
+        for number, what, told in ended.said:
+            at = number
+            if what == "well":
+                found[number] = told
+            elif what == "failed":
+                failures.append((number, told))
+            if what != "began":
+                left.remove(number)
+        if not ended.signal and not ended.error and ended.code == 0:
+            break
+        failures.append((at, f"{_end(ended)}: {ended.error}"))
+        if at in left:
+            left.remove(at)
+    return found, failures
+
+
+def _end(ended: Ended) -> str:
+    if ended.signal:
+        return HANG if ended.signal == signal.SIGALRM else f"{CRASH} by signal {ended.signal}"
+    return "an end"
+
+
+def _judge(
+    say: Callable[[Any], None], numbers: Iterable[int], judge: Callable[[int], Any], prepare: Callable[[], None]
+) -> None:
+    logging.disable()
+    warnings.simplefilter("ignore")
+    prepare()
+    for number in numbers:
+        signal.alarm(SECONDS)
+        say((number, "began", None))
+        try:
+            found = judge(number)
+        except Exception:
+            say((number, "failed", traceback.format_exc()[-2500:]))
+        else:
+            say((number, "well", found))
