@@ -49,7 +49,7 @@ KILLS = 24
 """Kills of one part."""
 DAMAGES = 500
 """Damages of one part."""
-INPUTS = 100_000
+INPUTS = 20_000
 """Inputs of one part, for one parser."""
 SUBJECTS = [*STORES, *CACHES, *REMOTES]
 STORIES: list[Story] = [*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES]
