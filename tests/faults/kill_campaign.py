@@ -23,8 +23,9 @@ from typing import Any, NoReturn
 import psutil
 from tests.faults.children import in_child, well
 from tests.faults.io_campaign import Failing, judge, prepared, quiet, wrong
+from tests.faults.judging import SECONDS
 from tests.faults.power import Promise
-from tests.faults.power_campaign import SECONDS, SHARED, Story
+from tests.faults.power_campaign import SHARED, Story
 from tests.faults.recording import everywhere
 
 from warmstore.storage import lifecycle

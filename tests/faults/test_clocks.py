@@ -19,7 +19,8 @@ import pytest
 from tests.faults import cache_cuts, record_cuts, remote_cuts
 from tests.faults.children import in_child, well
 from tests.faults.io_campaign import Promises
-from tests.faults.power_campaign import SECONDS, Story, spare_syncs
+from tests.faults.judging import SECONDS
+from tests.faults.power_campaign import Story, spare_syncs
 from tests.faults.recording import _Real, everywhere
 from tests.slow import either, thinned
 
