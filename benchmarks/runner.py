@@ -52,6 +52,8 @@ def run_one(name: str, settings: Settings) -> Report:
         "sizes": "quick" if settings.quick else "full",
         "cores busy with other work": f"{max(0.0, others):.1f}",
     }
+    if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
+        facts["priority"] = "real-time (chrt)"
     return replace(report, run=facts)
 
 

@@ -8,6 +8,7 @@ nothing is ever silently missing.
 from __future__ import annotations
 
 import gc
+import os
 import random
 import subprocess
 import sys
@@ -161,14 +162,29 @@ def side_by_side(
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
     """While this lasts, so many processes do nothing but count."""
-    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    time.sleep(0.5)
+    with _ordinary_priority():
+        running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+        time.sleep(0.5)
+        try:
+            yield
+        finally:
+            for one in running:
+                one.kill()
+                one.wait()
+
+
+@contextmanager
+def _ordinary_priority() -> Iterator[None]:
+    """Of this thread and what it starts. At a real-time priority (`chrt`) processes do not take turns."""
+    if not hasattr(os, "sched_setscheduler"):
+        yield
+        return
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     try:
         yield
     finally:
-        for one in running:
-            one.kill()
-            one.wait()
+        os.sched_setscheduler(0, policy, parameters)
 
 
 def named(rows: Sequence[Row], name: str) -> Row:
