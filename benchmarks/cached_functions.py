@@ -60,7 +60,7 @@ def run(settings: Settings) -> Report:
     read = {name: race(name, "read", np.sum) for name in CASES if "gives 1 MB" in name}
     with busy_processes(2):
         # A call that waits for its processor waits milliseconds: many calls make a mean.
-        busy = {name: race(name, "busy", rounds=times if "1 MB" in name else settings.pick(40, 1)) for name in CASES}
+        busy = {name: race(name, "busy", rounds=times if "1 MB" in name else settings.pick(200, 1)) for name in CASES}
     everything = [*quiet.values(), *read.values(), *busy.values()]
     return Report(
         "cached_functions",

@@ -163,7 +163,9 @@ class TestTrackers:
         logger = WandbLogger(run, module)
         look_up(module)
         assert logger.log(step=1)["warmstore/hits"] == 8
-        assert run.summary["warmstore/hits"] == 8
+        look_up(module, 4)
+        assert logger.log(step=2)["warmstore/hits"] == 4
+        assert run.summary["warmstore/hits"] == 8  # of the last step that has ended
         run.finish()
 
     def test_tensorboard_reads_the_figures_back(self, module: Any, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def _tried(environment: Environment, sdist: Path, wheel: Path, folder: Path) -> 
         variables.pop(name, None)
     trials = Path(__file__).with_name("trials.py")
     for name in (*BASE, *environment.uses):
-        place = folder / Path(name).stem
+        place = folder / name.replace("/", "-")  # "compile" is not "docs/compile.md"
         place.mkdir()
         command = [python, trials, name]
         subprocess.run(command, cwd=place, env=variables, check=True, capture_output=True, text=True)
