@@ -28,9 +28,8 @@ PACKAGES = (
 
 
 def facts(folder: Path) -> dict[str, str]:
-    """CPU, memory, system and versions; the file system is that of the data folder."""
+    """Cores, memory, system and versions; the file system is that of the data folder."""
     found = {
-        "CPU": _processor(),
         "cores": f"{psutil.cpu_count(logical=False) or '?'} ({psutil.cpu_count()} logical)",
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.machine()}",
@@ -53,7 +52,8 @@ def disk_folder() -> Path:
     return Path("/var/tmp") if file_system(usual) == "tmpfs" else usual
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of the CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

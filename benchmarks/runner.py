@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks import machine
 from benchmarks.report import Report
 from benchmarks.settings import Settings
 from benchmarks.side_by_side import describe
@@ -51,6 +52,7 @@ def run_one(name: str, settings: Settings) -> Report:
         "took": f"{spent:.0f} s",
         "sizes": "quick" if settings.quick else "full",
         "cores busy with other work": f"{max(0.0, others):.1f}",
+        "CPU": machine.processor(),
     }
     if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
         facts["priority"] = "real-time (chrt)"
