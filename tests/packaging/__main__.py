@@ -21,18 +21,20 @@ from tests.packaging.trials import BASE
 _PYTEST = ("pytest", "pytest-timeout", "hypothesis", "polars", "duckdb")
 _WITHOUT_TORCH = ("remote", "sign", "hf", "jax")
 ENVIRONMENTS = (
-    Environment("base", ("docs/records.md",)),
+    Environment("base", ("docs/records.md", "docs/cached.md")),
     Environment("base, lowest pins", pins="lowest"),
     Environment("base, Python 3.12", python="3.12"),
     Environment("base, Python 3.13", python="3.13"),
     Environment("extras, Python 3.12", _WITHOUT_TORCH, _WITHOUT_TORCH, python="3.12"),
     Environment("extras, Python 3.13", _WITHOUT_TORCH, _WITHOUT_TORCH, python="3.13"),
-    Environment("torch", ("torch", "README.md", "docs/features.md"), ("torch",)),
+    Environment("torch", ("torch", "README.md", "docs/features.md", "docs/loading.md", "docs/report.md"), ("torch",)),
     Environment("compile", ("compile", "docs/compile.md"), ("compile",)),
     Environment("compile and remote", ("docs/remote.md",), ("compile", "remote")),
     Environment("sign", ("sign",), ("sign",)),
     Environment("remote", ("remote",), ("remote",)),
-    Environment("pipeline", ("pipeline", "docs/pipeline.md"), ("pipeline", "torch")),
+    Environment("pipeline", ("pipeline",), ("pipeline", "torch")),
+    Environment("pipeline and remote", ("docs/pipeline.md",), ("pipeline", "remote", "torch")),
+    Environment("quick starts", ("docs/start.md",), ("compile", "pipeline", "torch")),
     Environment("jax", ("jax",), ("jax",)),
     Environment("hf", ("hf",), ("hf",)),
     Environment("convert", ("hf", "hdf5", "array_record", "images"), ("convert",)),
