@@ -18,6 +18,7 @@ from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.errors import Damaged, Diverged, NotAStore, RemoteRefused, RemoteUnavailable, StoreExists
+from warmstore.replicate import push, push_part
 from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.remote_snapshot import read_heads
 
@@ -267,6 +268,7 @@ def test_the_server_dies_in_a_pull(nginx: Nginx, tmp_path: Path) -> None:
 
 PATIENT = """
 from dataclasses import replace
+from warmstore.replicate import push, push_part
 from warmstore.replicate.remote_copy import Remote
 hasty = Remote.open
 Remote.open = lambda remote: hasty(replace(remote, limits=replace(remote.limits, read_timeout=3600, request=3600)))
@@ -550,3 +552,59 @@ def test_old_heads_go(tmp_path: Path) -> None:
         assert len(list(remote.rglob("heads/*/*.json"))) == 5
         with Remote(str(remote)).open() as objects:
             assert read_heads(objects)[0].sequence == 8
+
+
+@pytest.mark.parametrize("kind", ["store", "cache", "bounded cache"])
+def test_a_push_beside_a_process_that_removes_chunks(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebalance or an eviction removes the chunk that is about to be sent."""
+    options = {"max_size": "4MB"} if kind == "bounded cache" else {}
+    module = push if kind == "store" else push_part
+    mapped, removed = module.mapped, []
+
+    def late(path: Path, *arguments: Any) -> memoryview:
+        if not removed:
+            removed.append(path)
+            remove()
+            assert not path.exists()
+        return mapped(path, *arguments)
+
+    monkeypatch.setattr(module, "mapped", late)
+    url = (tmp_path / "remote").as_uri()
+    if kind == "store":
+        with make(tmp_path / "s") as store, ws.RecordStore.open(tmp_path / "s", "a") as other:
+
+            def remove() -> None:
+                other.delete([3])
+                other.rebalance(progress=False)
+
+            store.push(url, progress=False)
+            with ws.RecordStore.clone(url, tmp_path / "copy") as copy:
+                assert same(copy, other)
+    else:
+        with (
+            ws.FeatureCache(tmp_path / "c", "c", **options) as cache,
+            ws.FeatureCache(tmp_path / "c", "c", **options) as other,
+        ):
+
+            def put(ids: range) -> None:
+                other.put_batch(ids, np.repeat(np.arange(ids.start, ids.stop, dtype=np.float32)[:, None], 500, 1))
+                other.flush()
+
+            def remove() -> None:
+                if options:
+                    for first in range(100, 3000, 100):
+                        put(range(first, first + 100))
+                else:
+                    other.rebalance(progress=False)
+
+            put(range(100))
+            other._session.version.settled_store()
+            cache.push(url, progress=False)
+        with ws.FeatureCache(tmp_path / "copy", "c") as copy:
+            copy.pull(url)
+            assert len(copy) > 100 if options else len(copy) == 100
+            ids = [each for each in range(3000) if each in copy]
+            assert copy.get_batch(ids)[0][:, 7].tolist() == ids
+    assert removed

@@ -28,7 +28,8 @@ from warmstore.storage.files import Files, opened
 from warmstore.storage.progress import progress_bar
 
 _AT_ONCE = 4  # chunks that are sent at once
-_TRIES = 5
+TRIES = 5
+"""How often a push begins anew because other processes have pushed, or removed chunks, meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def push(
         Damaged: a chunk is shorter than the log says, or the remote's bytes are not those that were pushed.
         RemoteUnavailable, RemoteRefused: the remote's store is unchanged. It may have some new chunks already.
     """
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         local = Local.read(path, files)
         heads = read_heads(objects, mend=local.manifest.id if verify else None)
         entries = local.finished
@@ -79,7 +80,12 @@ def push(
         if head is not None and relation_of(local.manifest, log, head, note) == "behind":
             return PushResult(0, 0, len(numbers), waiting)
         known = head.chunks if head is not None and head.manifest.generation == local.manifest.generation else {}
-        chunks, sent = _send(local, numbers, known, objects, files, verify=verify, progress=progress)
+        try:
+            chunks, sent = _send(local, numbers, known, objects, files, verify=verify, progress=progress)
+        except FileNotFoundError:
+            if not local.has_lost_chunks(files):
+                raise
+            continue  # another process has rebalanced the store
         result = PushResult(len(sent), sum(sent), len(numbers) - len(sent), waiting)
         if head is not None and (head.log, dict(head.chunks), head.manifest) == (log, chunks, local.manifest):
             write_note(path, objects, head, files)  # the process that sent the head may have died before its note
@@ -95,7 +101,7 @@ def push(
             with contextlib.suppress(WarmstoreError):  # the push is complete; removing may not be permitted
                 objects.run(remove_older_heads(objects, local.manifest.id))
             return result
-    raise Diverged(f"other processes keep pushing to {objects.location.url}; try again later")
+    raise Diverged(f"other processes keep pushing to {objects.location.url}, or rebalancing {path}; try again later")
 
 
 def _send(

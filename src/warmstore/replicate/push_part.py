@@ -20,7 +20,7 @@ from warmstore.remote.objects import Objects
 from warmstore.remote.requests import aside
 from warmstore.replicate.block_cache import fetch_sidecar
 from warmstore.replicate.parts import Part, PartChunk, PartLog, Parts, log_hash
-from warmstore.replicate.push import PushResult, is_intact, mapped
+from warmstore.replicate.push import TRIES, PushResult, is_intact, mapped
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import Local
 from warmstore.replicate.sidecar import Sidecar, name_of
@@ -53,7 +53,27 @@ def push_part(
         Damaged: a chunk is shorter than the log says.
         NotTrusted, RemoteUnavailable, RemoteRefused: what the remote had before is unchanged.
     """
-    local = Local.read(path, files)
+    left = TRIES
+    while True:
+        local = Local.read(path, files)
+        try:
+            return _push(local, objects, files, log, parts, verify=verify, progress=progress)
+        except FileNotFoundError:
+            left -= 1
+            if not left or not local.has_lost_chunks(files):
+                raise
+
+
+def _push(
+    local: Local,
+    objects: Objects,
+    files: Files,
+    log: PartLog,
+    parts: Parts,
+    *,
+    verify: bool,
+    progress: bool | None,
+) -> PushResult:
     part = parts.of(local.manifest.id)
     known: Mapping[int, PartChunk] = {}
     if part is not None and part.manifest.generation == local.manifest.generation:

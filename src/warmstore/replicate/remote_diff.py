@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import xxhash
 
-from warmstore.errors import Diverged, NotAStore, StoreExists
+from warmstore.errors import Damaged, Diverged, NotAStore, StoreExists
 from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.format.generation_log import open_log, open_numbers
 from warmstore.records.format.manifest import Manifest, read_manifest
@@ -53,7 +53,16 @@ class Local:
 
     @classmethod
     def read(cls, path: Path, files: Files) -> "Local":
-        manifest = read_manifest(path, files)
+        while True:
+            manifest = read_manifest(path, files)
+            try:
+                return cls._of(path, manifest, files)
+            except (NotAStore, Damaged, FileNotFoundError):  # another process may rebalance the store meanwhile
+                if read_manifest(path, files).generation == manifest.generation:
+                    raise
+
+    @classmethod
+    def _of(cls, path: Path, manifest: Manifest, files: Files) -> "Local":
         with open_log(path, manifest, files, write=False) as log:
             entries = log.read(0)
         entries = entries[entries["kind"] != CLOSED]
@@ -69,6 +78,11 @@ class Local:
         folder = path / manifest.generation_folder
         waiting = {chunk for chunk in ends if chunk not in sealed and is_locked(chunk_path(folder, chunk))}
         return cls(path, manifest, entries, ends, frozenset(waiting), numbers.whole())
+
+    def has_lost_chunks(self, files: Files) -> bool:
+        """Whether chunks were rebalanced, merged or evicted since: their files may be gone."""
+        now = Local.read(self.path, files)
+        return now.manifest.generation != self.manifest.generation or not self.ends.keys() <= now.ends.keys()
 
     def chunk_path(self, chunk: int) -> Path:
         return chunk_path(self.path / self.manifest.generation_folder, chunk)
