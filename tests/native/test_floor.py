@@ -496,21 +496,32 @@ def test_places_and_sides_that_are_no_permutation_are_refused(
 def test_values_of_dicts_are_compared_by_their_addresses(floor: Any) -> None:
     one, other = {"a": object(), "b": 3}, {1: "x"}
     held = np.array([*one.values(), *other.values()], object)
-    addresses = np.frombuffer(held, np.uint64)
-    assert floor.same_values([one, other], addresses)
-    assert not floor.same_values([other, one], addresses)
-    assert not floor.same_values([one], addresses)
-    assert not floor.same_values([one, other, {2: None}], addresses)
-    assert floor.same_values([{}, one, {}, other], addresses)
-    assert floor.same_values([], addresses[:0])
+    addresses, sizes = np.frombuffer(held, np.uint64), np.array([2, 1])
+
+    def changed(*dicts: Any, sizes: Any = sizes) -> Any:
+        return floor.changed_dicts([*dicts], sizes, addresses)
+
+    assert changed(one, other) == []
+    assert changed(other, one) == [0, 1]
+    assert changed({}, one, {}, other, sizes=np.array([0, 2, 0, 1])) == []
+    assert changed(one, {**other, 2: None}) == [1]
+    assert changed(one, {}) == [1]
+    assert changed({}, other) == [0]
+    assert changed({"c": 5, **one}, other) == [0]
+    assert changed(one, other, sizes=np.array([-1, 1])) == [0, 1]
+    assert floor.changed_dicts([], sizes[:0], addresses[:0]) == []
     one["a"] = object()
-    assert not floor.same_values([one, other], addresses)
+    assert changed(one, other) == [0]
     one["a"] = held[0]
-    assert floor.same_values([one, other], addresses)
+    assert changed(one, other) == []
     one["c"] = one.pop("b")  # another name, the same object
-    assert floor.same_values([one, other], addresses)
+    assert changed(one, other) == []
     with pytest.raises(TypeError, match="dicts must be a list of dicts"):
-        floor.same_values([[3]], addresses)
+        changed([3], other)
+    with pytest.raises(ValueError, match="fewer addresses"):
+        changed(one, other, sizes=np.array([2, 2]))
+    with pytest.raises(ValueError, match="sizes"):
+        changed(one)
     if floor is compiled:
         with pytest.raises(TypeError):
-            floor.same_values((one,), addresses)
+            floor.changed_dicts((one,), sizes, addresses)

@@ -15,7 +15,7 @@
 #define FEW_BYTES (64 * 1024)
 
 int64_t keys_of(PyObject *ids, uint64_t *keys, int *small); /* keys.c */
-int same_values(PyObject *dicts, const uintptr_t *addresses, int64_t count); /* values.c */
+PyObject *changed_dicts(PyObject *dicts, const int64_t *sizes, const uintptr_t *addresses, int64_t count); /* values.c */
 
 /* Whether a buffer has a number of items of 8 bytes, where such items may stand; sets an error if not. */
 static int has_items(const Py_buffer *buffer, int64_t count, const char *name) {
@@ -571,15 +571,16 @@ static PyObject *py_permute(PyObject *self, PyObject *args) {
     return done(good);
 }
 
-static PyObject *py_same_values(PyObject *self, PyObject *args) {
-    PyObject *dicts;
-    Py_buffer addresses;
+static PyObject *py_changed_dicts(PyObject *self, PyObject *args) {
+    PyObject *dicts, *found = NULL;
+    Py_buffer sizes, addresses;
     (void)self;
-    if (!PyArg_ParseTuple(args, "O!y*:same_values", &PyList_Type, &dicts, &addresses)) return NULL;
-    int same = -1;
-    if (has_items(&addresses, addresses.len / 8, "addresses")) same = same_values(dicts, addresses.buf, addresses.len / 8);
+    if (!PyArg_ParseTuple(args, "O!y*y*:changed_dicts", &PyList_Type, &dicts, &sizes, &addresses)) return NULL;
+    if (has_items(&sizes, PyList_Size(dicts), "sizes") && has_items(&addresses, addresses.len / 8, "addresses"))
+        found = changed_dicts(dicts, sizes.buf, addresses.buf, addresses.len / 8);
+    PyBuffer_Release(&sizes);
     PyBuffer_Release(&addresses);
-    return same < 0 ? NULL : PyBool_FromLong(same);
+    return found;
 }
 
 static PyObject *py_helpers_awake(PyObject *self, PyObject *args) {
@@ -604,7 +605,7 @@ static PyMethodDef functions[] = {
     {"decompressed_sizes", py_decompressed_sizes, METH_VARARGS, NULL},
     {"decompress", py_decompress, METH_VARARGS, NULL},
     {"permute", py_permute, METH_VARARGS, NULL},
-    {"same_values", py_same_values, METH_VARARGS, NULL},
+    {"changed_dicts", py_changed_dicts, METH_VARARGS, NULL},
     {"helpers_awake", py_helpers_awake, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

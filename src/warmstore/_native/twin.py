@@ -4,7 +4,6 @@ Buffers are contiguous NumPy arrays. `threads` limits the threads of a call; the
 """
 
 import os
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from warmstore._native.twin_copies import gather, gather_rows, gather_spans
 from warmstore._native.twin_table import count_partitions, fetch, grow, insert, keys, lookup
 
 __all__ = [
+    "changed_dicts",
     "checksums",
     "count_partitions",
     "fetch",
@@ -29,7 +29,6 @@ __all__ = [
     "map_rows",
     "permute",
     "read",
-    "same_values",
     "span_checksums",
 ]
 
@@ -125,21 +124,28 @@ def map_rows(memory: Bytes, addresses: Int64, width: int) -> bool:
     return False
 
 
-def same_values(dicts: list[dict[Any, Any]], addresses: UInt64) -> bool:
-    """Whether the values of all dicts, in order, are the objects at some addresses.
+def changed_dicts(dicts: list[dict[Any, Any]], sizes: Int64, addresses: UInt64) -> list[int]:
+    """The numbers of the dicts whose values, in order, are other objects than before.
 
     Args:
-        addresses: uint64 [n], of objects that are alive.
+        sizes: int64 [len(dicts)], how many values each had; below 0 where that is not known.
+        addresses: uint64 [n], of these values, which are alive.
 
     Raises:
         TypeError: an item of the list is no dict.
+        ValueError: the length of `sizes` is wrong, or there are fewer addresses than values.
     """
     if not all(isinstance(each, dict) for each in dicts):
         raise TypeError("dicts must be a list of dicts")
-    if sum(map(len, dicts)) != len(addresses):
-        return False
-    values = np.fromiter(chain.from_iterable(map(dict.values, dicts)), object, len(addresses))
-    return bool((np.frombuffer(values, np.uint64) == addresses).all()) if len(values) else True
+    check_length("sizes", sizes, 8 * len(dicts))
+    ends = np.cumsum(np.maximum(sizes, 0))
+    if len(ends) and ends[-1] > len(addresses):
+        raise ValueError("there are fewer addresses than values")
+    found = []
+    for at, (each, size, end) in enumerate(zip(dicts, sizes.tolist(), ends.tolist(), strict=True)):
+        if len(each) != size or list(map(id, each.values())) != addresses[end - size : end].tolist():
+            found.append(at)
+    return found
 
 
 def permute(places: UInt64, n: int, side: int, other_side: int, keys: UInt64, out: UInt64) -> None:

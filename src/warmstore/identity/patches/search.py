@@ -72,51 +72,52 @@ class _Namespaces:
         self._searched: dict[str, _Searched] = {}
         self._found: dict[str, list[_Searched]] = {}
         self._namespaces: frozenset[int] = frozenset()  # of installed modules
-        self._dicts: list[dict[Any, Any]] = []  # of all modules
-        self._owners: list[str] = []  # the module of each
-        self._sizes = np.empty(0, np.int64)  # of each
-        self._addresses = np.empty(0, np.uint64)
+        self._forget_values()
 
     def by_distribution(self) -> dict[str, list[_Searched]]:
         with self._lock:
             loaded = tuple(map(id, list(sys.modules.values())))
-            is_same = floor.same_values(self._dicts, self._addresses)
-            if loaded == self._loaded and is_same:
+            changed = {self._owners[at] for at in floor.changed_dicts(self._dicts, self._sizes, self._addresses)}
+            if loaded == self._loaded and not changed:
                 return self._found
             before = self._searched
-            moved = set() if is_same else {name for name in self._changed() if before[name].has_moved()}
+            moved = {name for name in changed if before[name].has_moved()}
             if loaded != self._loaded:
                 self._load(moved)
                 self._loaded = loaded
             elif moved:
                 self._search_again(moved)
-            now = self._searched
-            if is_same and all(now.get(name) is each for name, each in before.items()):
-                self._remember([each for name, each in now.items() if name not in before])
-            else:
-                self._dicts, self._owners = [], []
-                self._sizes, self._addresses = np.empty(0, np.int64), np.empty(0, np.uint64)
-                self._remember(list(now.values()))
+            self._remember(before, changed)
             return self._found
 
-    def _changed(self) -> set[str]:
-        """The modules with other values than at the last check."""
-        sizes = np.fromiter(map(len, self._dicts), np.int64, len(self._dicts))
-        changed = sizes != self._sizes
-        with suppress(RuntimeError, ValueError):  # another thread changes a namespace: all are looked at
-            held = _hold(self._dicts)
-            if len(held) == len(self._addresses):
-                at = np.flatnonzero(pointers(held).view(np.uint64) != self._addresses)
-                changed[np.searchsorted(np.cumsum(sizes), at, "right")] = True
-                return {self._owners[number] for number in np.flatnonzero(changed).tolist()}
-        return set(self._searched)
+    # What the next look compares with: the values of all modules, one after another.
 
-    def _remember(self, added: list[_Searched]) -> None:
+    def _forget_values(self) -> None:
+        self._dicts: list[dict[Any, Any]] = []
+        self._owners: list[str] = []  # the name of the module of each dict
+        self._sizes = np.empty(0, np.int64)
+        self._addresses = np.empty(0, np.uint64)
+        self._places: dict[str, tuple[int, int]] = {}  # of each module, among the dicts and among the addresses
+
+    def _remember(self, before: dict[str, _Searched], changed: set[str]) -> None:
+        """Remember the values of modules that have changed or are new; of all where some need more or less room."""
+        now = self._searched
+        again = [name for name, each in now.items() if name in before and (name in changed or each is not before[name])]
+        if before.keys() <= now.keys() and all(np.array_equal(now[name].sizes, before[name].sizes) for name in again):
+            for name in again:
+                (dicts, first), each = self._places[name], now[name]
+                self._dicts[dicts : dicts + len(each.dicts)] = each.dicts
+                self._addresses[first : first + len(each.addresses)] = each.addresses
+        else:
+            self._forget_values()
+        added = [each for name, each in now.items() if name not in self._places]
+        end = len(self._addresses)
         for each in added:
+            self._places[each.name] = len(self._dicts), end
             self._dicts += each.dicts
             self._owners += [each.name] * len(each.dicts)
-        sizes = [len(one) for each in added for one in each.dicts]
-        self._sizes = np.concatenate([self._sizes, np.array(sizes, np.int64)])
+            end += len(each.addresses)
+        self._sizes = np.concatenate([self._sizes, *(each.sizes for each in added)])
         self._addresses = np.concatenate([self._addresses, *(each.addresses for each in added)])
 
     def _load(self, moved: set[str]) -> None:
@@ -161,14 +162,16 @@ class _Namespaces:
 
     def forget(self) -> None:
         """Drop all references, so that Python frees modules in its own order when it ends."""
-        self._modules, self._searched, self._found, self._dicts = {}, {}, {}, []
+        self._modules, self._searched, self._found = {}, {}, {}
+        self._forget_values()
         bindings_of.cache_clear()
 
 
 class _Searched:
     """A module and its classes, as they were when they were searched.
 
-    dicts: what was searched. addresses: uint64 [n], of the values in them.
+    dicts: what was searched. sizes: int64 [len(dicts)], how many values each has, or -1. addresses: uint64 [n], of
+    these values.
     """
 
     def __init__(self, name: str, module: ModuleType, origin: Origin, installed: Installed) -> None:
@@ -183,8 +186,11 @@ class _Searched:
         self._chosen: list[Candidate] = []
         self._patches: list[tuple[str, Any]] | None = None
         self._held: Any = np.empty(0, object)
+        self.sizes = np.full(len(self.dicts), -1)
         with suppress(RuntimeError, ValueError):  # another thread changes a namespace: the next check reads it again
-            self._held = _hold(self.dicts)
+            held, sizes = self._hold(), np.array([len(each) for each in self.dicts])
+            if len(held) == sizes.sum():
+                self._held, self.sizes = held, sizes
         self.addresses = pointers(self._held).view(np.uint64)
 
     @property
@@ -205,14 +211,12 @@ class _Searched:
         return self._patches
 
     def has_moved(self) -> bool:
-        """Whether a function, class, object or setting has changed since the search."""
-        if floor.same_values(self.dicts, self.addresses):
-            return False
+        """Whether a function, class, object or setting has changed since the search. If not, this takes the values."""
         try:
-            now, before = _hold(self.dicts), self._held
+            now, before = self._hold(), self._held
         except (RuntimeError, ValueError):
             return True
-        if len(now) != len(before):
+        if len(now) != len(before) or [len(each) for each in self.dicts] != self.sizes.tolist():
             return True
         self._held, self.addresses = now, pointers(now).view(np.uint64)
         changed = np.flatnonzero(pointers(now) != pointers(before))
@@ -226,10 +230,9 @@ class _Searched:
         own = list(self.dicts[0])
         return at < len(own) and self._search.is_setting(own[at])
 
-
-def _hold(dicts: list[dict[Any, Any]]) -> Any:
-    """The values of some dicts, object [n]."""
-    return np.fromiter(chain.from_iterable(map(dict.values, dicts)), object, sum(map(len, dicts)))
+    def _hold(self) -> Any:
+        values = chain.from_iterable(map(dict.values, self.dicts))
+        return np.fromiter(values, object, sum(map(len, self.dicts)))
 
 
 _namespaces = _Namespaces()
