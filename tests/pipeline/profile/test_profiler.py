@@ -343,13 +343,17 @@ def test_killed_while_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def die(*told: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
+    shared = tmp_path / "shared"  # in /dev/shm other processes measure, too
+    shared.mkdir()
+    monkeypatch.setattr(tier_folders, "SHARED", shared)
     for module, name in ((disk_speed, "_reads"), (step_profiler, "_encoded")):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, die)
-            assert in_child(lambda say: measured(folder=tmp_path)).signal == signal.SIGKILL
-    assert list(tmp_path.iterdir()) == []
-    tier_folders.sweep(tier_folders.SHARED)
-    assert not list(tier_folders.SHARED.glob(f"warmstore-{os.getuid()}-profile-*"))
+            assert in_child(lambda say: measured(folder=tmp_path / "plans")).signal == signal.SIGKILL
+    assert list((tmp_path / "plans").iterdir()) == []
+    assert list(shared.iterdir())
+    tier_folders.sweep(shared)
+    assert list(shared.iterdir()) == []
 
 
 def test_steps_of_any_name_and_values_of_any_kind(caplog: pytest.LogCaptureFixture) -> None:
