@@ -33,7 +33,8 @@ def shifted(values: Any) -> Any:
 
 def planned() -> tuple[ws.Pipeline, ws.Plan]:
     pipe = ws.Pipeline(list(range(200))).step(tripled).step(shifted)
-    return pipe, pipe.plan(memory="1MB", workers=0)
+    profile = pipe.profile(samples=40, seconds=0.2, max_workers=0)
+    return pipe, pipe.plan(memory="1MB", workers=0, profile=profile)
 
 
 @pytest.fixture
