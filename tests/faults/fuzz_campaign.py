@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.faults.mutations import TOKENS
 
 SECONDS = 20
 """Time that one input may take."""
+SHARED = Path("/dev/shm")
 MEMORY = 2048
 """MiB that a process may take."""
 _ENDS = {70: "hangs", 71: "memory"}
@@ -53,7 +55,7 @@ def campaign(parser: str, number: int, inputs: int, corpus: Path) -> FuzzResult:
     if not any(mine.iterdir()):
         from tests.faults.fuzzed_parsers import PARSERS
 
-        for at, data in enumerate(PARSERS[parser].seeds):
+        for at, data in enumerate(PARSERS[parser].inputs):
             (mine / f"seed{at}").write_bytes(data)
     words = ["".join(f"\\x{byte:02x}" for byte in token) for token in TOKENS]
     (corpus / "words").write_text("".join(f'"{word}"\n' for word in words))
@@ -69,7 +71,15 @@ def campaign(parser: str, number: int, inputs: int, corpus: Path) -> FuzzResult:
     }
     command = [sys.executable, "-m", __spec__.name, parser, str(mine)]
     command += [f"-{name}={value}" for name, value in options.items()]
-    ended = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    with tempfile.TemporaryDirectory(prefix="warmstore-fuzz-", dir=SHARED if SHARED.is_dir() else None) as scratch:
+        ended = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            env={**os.environ, "TMPDIR": scratch, "XDG_STATE_HOME": scratch},
+        )
     if found := re.search(r"stat::number_of_executed_units:\s*(\d+)", ended.stderr):
         result.inputs = int(found[1])
     result.edges = max(map(int, re.findall(r"cov: (\d+)", ended.stderr)), default=0)
@@ -85,7 +95,6 @@ def _fuzz() -> None:
 
     with atheris.instrument_imports(include=["warmstore"]):
         from tests.faults.fuzzed_parsers import PARSERS
-    os.environ["WARMSTORE_REGISTRY"] = "0"
     parser = PARSERS[sys.argv[1]]
     atheris.Setup([sys.argv[0], *sys.argv[2:]], lambda data: parser(data) and None)
     atheris.Fuzz()

@@ -19,7 +19,7 @@ import numpy as np
 import zstandard
 from tests.compiling.environments import HERE
 from tests.faults import real_inputs as real
-from tests.faults.power_campaign import SHARED
+from tests.faults.fuzzed_stores import IndexHeader, StoreLog
 from tests.faults.real_inputs import segment
 
 from warmstore.compiling.environment import Environment
@@ -50,16 +50,21 @@ from warmstore.storage import checked_json, history, registry
 from warmstore.storage.files import PLAIN
 from warmstore.storage.humanize import parse_duration, parse_size
 
-SCRATCH = (SHARED if SHARED.is_dir() else Path(tempfile.gettempdir())) / f"warmstore-fuzz-{os.getpid()}"
+SCRATCH = Path(tempfile.gettempdir()) / f"warmstore-fuzz-{os.getpid()}"
 
 
 @dataclass(frozen=True)
 class Parser:
-    """One parser. seeds: real inputs. errors: of its documented kinds."""
+    """One parser. given: real inputs, or what makes them. errors: of its documented kinds."""
 
     parse: Callable[[bytes], Any]
-    seeds: Sequence[bytes]
+    given: Sequence[bytes] | Callable[[], Sequence[bytes]]
     errors: tuple[type[Exception], ...] = field(default=(WarmstoreError,))
+
+    @property
+    def inputs(self) -> Sequence[bytes]:
+        """Real inputs."""
+        return self.given() if callable(self.given) else self.given
 
     def __call__(self, data: bytes) -> bool:
         """Parse some bytes. Returns whether they are valid."""
@@ -182,11 +187,14 @@ def registered(path: Path) -> Any:
         return [registry._read(file) for file in files]
 
 
+_log, _index = StoreLog(SCRATCH), IndexHeader(SCRATCH)
 PARSERS: dict[str, Parser] = {
     "store.json": Parser(sealed(lambda data: manifest_of(data, "store.json")), [real.STORE]),
     "store.json, unsealed": Parser(lambda data: manifest_of(data, "store.json"), [real.STORE]),
     "log": Parser(log_entries, [real.LOG, real.LOG[:SIZE]]),
     "log, unsealed": Parser(lambda data: entries_of(data, real.SEED, "log"), [real.LOG, real.LOG[: 3 * SIZE + 5]]),
+    "log of a store": Parser(_log, lambda: [_log.seed]),
+    "key index": Parser(_index, lambda: [_index.seed]),
     "numbers": Parser(number_lists, [real.NUMBERS]),
     "profile": Parser(in_file("profile", Profile.load), [real.as_json({"format": 5, **asdict(real.PROFILE)})]),
     "cost.json": Parser(in_file("cost", read_usage), [real.COST]),

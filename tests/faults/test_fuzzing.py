@@ -2,16 +2,20 @@
 
 import random
 
+import numpy as np
 import pytest
 from tests.faults import real_inputs as real
 from tests.faults.fuzzed_parsers import PARSERS
 from tests.faults.mutations import mutated
 from tests.slow import either
 
+from warmstore.records.index.key_index import HEADER
+from warmstore.records.log.log_entries import ENTRY
+
 
 @pytest.mark.parametrize("name", PARSERS)
 def test_real_inputs(name: str) -> None:
-    for data in PARSERS[name].seeds:
+    for data in PARSERS[name].inputs:
         PARSERS[name](data)
 
 
@@ -38,11 +42,39 @@ def test_inputs_that_were_not_taken(name: str) -> None:
         PARSERS[name](data)
 
 
+@pytest.mark.parametrize("name", ["direct", "covered", "buckets", "synced"])
+@pytest.mark.parametrize("number", [-1, -(1 << 40), 1 << 40])
+def test_numbers_of_a_key_index_that_cannot_be(name: str, number: int) -> None:
+    """It is built again, where every lookup of a cache raised ValueError."""
+    (page,) = PARSERS["key index"].inputs
+    header = np.frombuffer(page, HEADER, 1).copy()
+    header[name] = number
+    assert PARSERS["key index"](header.tobytes() + page[HEADER.itemsize :])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("kind", 99), ("body", 0), ("body", 1 << 48), ("body", 1 << 63), ("rows", 0), ("chunk", 7)),
+        *(("header", 0), ("header", 3), ("header", 1 << 31), ("offset", 1 << 63), ("offset", (1 << 64) - 8)),
+    ],
+)
+def test_entries_of_a_log_that_cannot_be(name: str, value: int) -> None:
+    """Their hashes match, so somebody made them: a typed error, or the records of the other entries."""
+    (log,) = PARSERS["log of a store"].inputs
+    for at in range(len(log) // ENTRY.itemsize):
+        entries = np.frombuffer(log, ENTRY).copy()
+        entries[name][at] = value
+        PARSERS["log of a store"](entries.tobytes())
+
+
 @pytest.mark.parametrize("name", PARSERS)
 def test_mutated_inputs(name: str) -> None:
     rng = random.Random(name)
-    for _ in range(either(200, 20_000)):
-        data = mutated(PARSERS[name].seeds, rng)
+    inputs = PARSERS[name].inputs
+    count = either(10, 3000) if name in ("log of a store", "key index") else either(200, 20_000)
+    for _ in range(count):
+        data = mutated(inputs, rng)
         try:
             PARSERS[name](data)
         except Exception as error:

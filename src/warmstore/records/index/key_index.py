@@ -282,7 +282,8 @@ class KeyIndex:
             and int(header["hash"]) == _hash(opened.header)
             and (bytes(header["store"]), int(header["generation"])) == self._identity
             and int(header["token"]) == int(direct.memory[:8].view(np.int64)[0])
-            and direct.size >= _PAGE + 8 * int(header["direct"])
+            and 0 <= int(header["direct"]) <= (direct.size - _PAGE) // 8
+            and int(header["covered"]) >= 0
             and _FIRST_BUCKETS <= int(header["buckets"]) <= (table.size - _BUCKETS) // _BUCKET_BYTES
             and (same_boot or int(header["synced"]) == int(header["covered"]))
             and opened.table.is_sound(int(header["covered"]))

@@ -110,12 +110,13 @@ def entries_of(data: bytes, seed: int, where: str, first: int = 0) -> Entries:
 
 
 def matches(data: bytes, seed: int, first: int = 0) -> Bools:
-    """Which entries in the bytes of a log, from number `first` on, match their hashes: bool [n].
+    """Which entries in the bytes of a log, from number `first` on, have a known kind and match their hashes: bool [n].
 
     A `merged` entry has a hash of the whole log before it. Checking that one hash is faster than hashing each entry.
     """
     entries = np.frombuffer(data, ENTRY)
     good: Bools = entries["sequence"] == np.arange(first, first + len(entries), dtype=np.uint64)
+    good &= entries["kind"] < len(KINDS)
     digest = xxhash.xxh3_64_intdigest
 
     def check(begin: int, end: int) -> None:
@@ -155,6 +156,9 @@ def torn_from(data: bytes, first: int) -> int:
 
 def searched(entry: bytes, number: int, seed: int) -> bytes | None:
     """Repair an entry with one wrong byte; None if that fails."""
-    return with_one_byte_changed(
-        entry, lambda data: bool(matches(data, seed, number)[0]), known=number.to_bytes(8, "little"), at=_SEQUENCE
-    )
+
+    def has_hash(data: bytes) -> bool:  # `matches` takes 30 times as long
+        return xxhash.xxh3_64_intdigest(data[:-8], seed) == int.from_bytes(data[-8:], "little")
+
+    found = with_one_byte_changed(entry, has_hash, known=number.to_bytes(8, "little"), at=_SEQUENCE)
+    return found if found is not None and matches(found, seed, number)[0] else None

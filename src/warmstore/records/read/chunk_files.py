@@ -157,6 +157,8 @@ class ChunkFiles:
         header = bytes(found)
         if xxhash.xxh3_64_intdigest(header) == known:
             return header
+        if len(header) < 8:
+            return None
         prefix = b"\xff\xff\xff\xff" + (len(header) - 8).to_bytes(4, "little")
         mended = with_one_byte_changed(header, lambda data: xxhash.xxh3_64_intdigest(data) == known, known=prefix)
         if mended is not None:

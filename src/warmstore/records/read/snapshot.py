@@ -255,18 +255,25 @@ class Batches:
             first = last - int(counts[at])
             order.append(row, first)
             row = last
-            if kind == STAGED:
-                self._staged.append((first, last))
-            elif positions is None:
-                continue
-            elif _IS_DELETE[kind]:
-                order.delete(positions)
-            elif kind == UPDATE:
-                order.update(positions, np.arange(first, last))
-            else:
-                staged = self._staged[len(self._staged) - int(entries["header"][at]) :]
-                order.update(positions, np.concatenate([np.arange(*rows) for rows in staged]))
-                self._staged.clear()
+            try:
+                if kind == STAGED:
+                    self._staged.append((first, last))
+                elif positions is None:
+                    continue
+                elif _IS_DELETE[kind]:
+                    order.delete(positions)
+                elif kind == UPDATE:
+                    order.update(positions, np.arange(first, last))
+                else:
+                    staged = self._staged[len(self._staged) - int(entries["header"][at]) :]
+                    order.update(positions, np.concatenate([np.arange(*rows) for rows in staged]))
+                    self._staged.clear()
+            except (ValueError, IndexError):
+                number = int(entries["sequence"][at])
+                raise Damaged(
+                    f"{self._folder}/log: the edit in entry {number} does not fit the rows before it; restore the "
+                    "store from a copy"
+                ) from None
         order.append(row, int(ends[-1]) if len(ends) else row)
         self._order = order
         return order.publish()
@@ -349,10 +356,12 @@ class Batches:
 
     def _place(self, added: Entries, part: slice, firsts: Int64, gone: Any) -> int:
         """Set the buffer addresses of new batches. Returns how many batches cannot be read."""
+        # Each number alone first: the sum of larger ones may wrap around.
+        fits = (added["offset"] <= SLOT) & (added["header"] <= SLOT) & (added["body"] <= SLOT)
         ends = (added["offset"] + added["header"] + added["body"]).astype(np.int64)
         chunks = added["chunk"].tolist()
         sizes = np.array([self.chunks.file_size(chunk) for chunk in chunks], np.int64)
-        readable = (ends <= sizes) & (ends <= SLOT) & ~gone
+        readable = fits & (ends <= sizes) & (ends <= SLOT) & ~gone
         kinds, first, which = np.unique(added["header_hash"], return_index=True, return_inverse=True)
         offsets = np.zeros((len(kinds), len(self._widths)), np.int64)
         lengths = np.zeros_like(offsets)
@@ -390,7 +399,10 @@ class Batches:
         # pyarrow reads the header alone, so the body may hold any bytes. Untouched pages take no memory.
         buffer: Bytes = np.empty(len(header) + body, np.uint8)
         buffer[: len(header)] = np.frombuffer(header, np.uint8)
-        batch = pa.ipc.read_record_batch(pa.py_buffer(buffer), self._schema)
+        try:
+            batch = pa.ipc.read_record_batch(pa.py_buffer(buffer), self._schema)
+        except (pa.ArrowException, OSError):  # the entry has another body than the header
+            return None
         base = buffer.ctypes.data + len(header)
         if batch.num_rows != int(entry["rows"]):
             return None

@@ -88,7 +88,9 @@ class UncheckedReader:
         return out, self._read(starts, lengths, out)
 
     def span(self, start: int, length: int) -> memoryview | None:
-        """One span, read-only; None if it is incomplete."""
+        """One span, read-only; None if it is incomplete, or longer than a file may be."""
+        if length > self._slot:
+            return None
         (found,), missing = self.spans(np.array([start]), np.array([length]))
         return found if missing is None else None
 
