@@ -1,9 +1,9 @@
 """Loader: batches of samples in the order of a sampler, for one rank of many, with exact resume.
 
 The positions of a batch are a function of the sampler, the epoch and the batch's place in the epoch. So workers can
-build batches ahead in any order, and a loader's state is an epoch and a place. The state counts batches handed out, not
-batches built. An epoch ends when its last batch is handed out: after exactly `len(loader)` batches, less those
-that are left out because all of their samples are bad.
+build batches ahead in any order, and a loader's state is an epoch and a place. It counts batches handed out, not built.
+An epoch ends when its last batch is handed out: after exactly `len(loader)` batches, less those that are left out
+because all of their samples are bad.
 """
 
 import itertools
@@ -99,7 +99,6 @@ class Loader(Closeable):
     """
 
     _has_pending = False
-
     num_workers = 0  # trainers read these when they build torch's DataLoader of `dataset` and `batch_sampler`
     prefetch_factor = None
 
@@ -242,9 +241,8 @@ class Loader(Closeable):
     def load_state_dict(self, state: dict[str, Any], strict: bool = True, *, check_identity: bool = True) -> None:
         """Resume where a state was taken. A running `for` is ended.
 
-        A state is refused if the samples or their positions differ: after deletes, a rebalance or an edit that changes
-        their number. If a record store has only grown, the epoch is finished over its first samples, and the next epoch
-        is over all samples.
+        A state is refused if the samples or their positions differ: after deletes, a rebalance or edits of their number.
+        If a record store has only grown, the epoch is finished over its first samples, and the next one is over all.
 
         Args:
             strict: False accepts a state of other data, too, and starts its epoch again.
