@@ -1,4 +1,4 @@
-/* What the parts of the native floor share. Nothing here knows Python; `module.c` does. */
+/* What the parts of the native floor share. Nothing here knows Python; `buffers.h`, `module.c` and `table_calls.c` do. */
 
 #ifndef WARMSTORE_FLOOR_H
 #define WARMSTORE_FLOOR_H

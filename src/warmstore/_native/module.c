@@ -2,64 +2,19 @@
    worked on. Nothing of Python is kept between calls. Each function has its twin of the same name in `twin.py`, whose
    docstring says what it does. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include "floor.h"
+#include "buffers.h"
 
 #include <stdlib.h>
 
-/* Letting Python's lock go costs little, but to have it back one may wait for another thread's turn to end, 5 ms. So it is
-   kept for what takes some microseconds. */
-#define FEW_KEYS 4096
-#define FEW_BYTES (64 * 1024)
-
-int64_t keys_of(PyObject *ids, uint64_t *keys, int *small); /* keys.c */
 PyObject *changed_dicts(PyObject *dicts, const int64_t *sizes, const uintptr_t *addresses, int64_t count); /* values.c */
 
-/* Whether a buffer has a number of items of 8 bytes, where such items may stand; sets an error if not. */
-static int has_items(const Py_buffer *buffer, int64_t count, const char *name) {
-    if (buffer->len == count * 8 && (uintptr_t)buffer->buf % 8 == 0) return 1;
-    PyErr_Format(PyExc_ValueError, "%s has %zd bytes; expected %lld items of 8 bytes, aligned", name, buffer->len,
-                 (long long)count);
-    return 0;
-}
-
-static int has_bytes(const Py_buffer *buffer, int64_t length, const char *name) {
-    if (buffer->len == length) return 1;
-    PyErr_Format(PyExc_ValueError, "%s has %zd bytes; expected %lld", name, buffer->len, (long long)length);
-    return 0;
-}
-
-/* Whether all spans lie in memory of `size` bytes. `lengths` may be NULL for spans of one `width`. */
-static int are_inside(const int64_t *starts, const int64_t *lengths, int64_t width, int64_t count, int64_t size) {
-    for (int64_t at = 0; at < count; at++) {
-        int64_t length = lengths ? lengths[at] : width;
-        if (length < 0 || length > size || starts[at] < 0 || starts[at] > size - length) {
-            PyErr_Format(PyExc_IndexError, "span %lld is [%lld, %lld + %lld), and the memory has %lld bytes", (long long)at,
-                         (long long)starts[at], (long long)starts[at], (long long)length, (long long)size);
-            return 0;
-        }
-    }
-    return 1;
-}
-
-/* Seeds are one for all, or one each; the step from one to the next, or -1 with an error set. */
-static int step_of_seeds(const Py_buffer *seeds, int64_t count) {
-    if (seeds->len == 8 && count != 1) return has_items(seeds, 1, "seeds") ? 0 : -1;
-    return has_items(seeds, count, "seeds") ? 1 : -1;
-}
-
-static PyThreadState *let_go(int64_t bytes) { return bytes > FEW_BYTES ? PyEval_SaveThread() : NULL; }
-
-static void take_back(PyThreadState *state) {
-    if (state) PyEval_RestoreThread(state);
-}
-
-static PyObject *done(int is_good) {
-    if (!is_good) return NULL;
-    Py_RETURN_NONE;
-}
+/* table_calls.c */
+PyObject *py_lookup(PyObject *self, PyObject *args);
+PyObject *py_fetch(PyObject *self, PyObject *args);
+PyObject *py_count_partitions(PyObject *self, PyObject *args);
+PyObject *py_insert(PyObject *self, PyObject *args);
+PyObject *py_grow(PyObject *self, PyObject *args);
+PyObject *py_keys(PyObject *self, PyObject *args);
 
 static PyObject *py_gather(PyObject *self, PyObject *args) {
     Py_buffer memory, addresses, out;
@@ -101,34 +56,6 @@ static PyObject *py_map_rows(PyObject *self, PyObject *args) {
     PyBuffer_Release(&memory);
     PyBuffer_Release(&addresses);
     return good ? PyBool_FromLong(are_mapped) : NULL;
-}
-
-/* Where rows of a column lie, as Python says it; sets an error if it cannot be. */
-static int are_batches(struct batches *batches, const Py_buffer *memory, const Py_buffer *bases, const Py_buffer *first_row) {
-    batches->memory = memory->buf;
-    batches->size = memory->len;
-    batches->bases = bases->buf;
-    batches->first_row = first_row->buf;
-    batches->count = bases->len / 8;
-    if (batches->span < 0 || batches->rows < 0) {
-        PyErr_Format(PyExc_ValueError, "span=%lld, limit=%lld", (long long)batches->span, (long long)batches->rows);
-        return 0;
-    }
-    return has_items(bases, batches->count, "bases") && has_items(first_row, batches->count, "first_row");
-}
-
-/* Room for so many addresses, which must be freed, or NULL with an error set. */
-static int64_t *room_for(int64_t count) {
-    int64_t *room = malloc((size_t)count * 8 + 1);
-    if (!room) PyErr_NoMemory();
-    return room;
-}
-
-/* Whether a column of this width can be copied into a buffer; sets an error if not. */
-static int fits(const Py_buffer *out, int64_t count, int64_t width) {
-    if (width >= 1 && width <= INT64_MAX / (count + 1)) return has_bytes(out, count * width, "out");
-    PyErr_Format(PyExc_ValueError, "width=%lld", (long long)width);
-    return 0;
 }
 
 static PyObject *py_gather_rows(PyObject *self, PyObject *args) {
@@ -268,211 +195,6 @@ static PyObject *py_read(PyObject *self, PyObject *args) {
     PyBuffer_Release(&out);
     PyBuffer_Release(&missing);
     return good ? PyLong_FromLongLong(found) : NULL;
-}
-
-/* Checks what a table is made of. */
-static int is_table(struct table *table, const Py_buffer *directory, const Py_buffer *words, const Py_buffer *direct) {
-    if (!has_items(directory, PARTITIONS, "directory")) return 0;
-    if (table->buckets < 0 || table->buckets > words->len / BUCKET_BYTES || (uintptr_t)words->buf % 8) {
-        PyErr_Format(PyExc_ValueError, "buckets=%lld; words has %zd bytes", (long long)table->buckets, words->len);
-        return 0;
-    }
-    if (direct && (table->direct_count < 0 || table->direct_count > direct->len / 8 || (uintptr_t)direct->buf % 8)) {
-        PyErr_Format(PyExc_ValueError, "direct_count=%lld; direct has %zd bytes", (long long)table->direct_count,
-                     direct->len);
-        return 0;
-    }
-    table->directory = directory->buf;
-    table->words = words->buf;
-    table->direct = direct ? direct->buf : NULL;
-    return 1;
-}
-
-static PyObject *py_lookup(PyObject *self, PyObject *args) {
-    Py_buffer directory, words, direct, keys, rows;
-    long long buckets, direct_count;
-    int good, beyond = 0;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "y*y*Ly*Ly*w*:lookup", &directory, &words, &buckets, &direct, &direct_count, &keys, &rows))
-        return NULL;
-    struct table table = {.buckets = buckets, .direct_count = direct_count};
-    int64_t count = rows.len / 8, found = 0;
-    good = is_table(&table, &directory, &words, &direct) && has_items(&rows, count, "rows") &&
-           has_items(&keys, 2 * count, "keys");
-    if (good && count <= FEW_KEYS)
-        found = table_lookup(&table, keys.buf, count, rows.buf, &beyond);
-    else if (good) {
-        Py_BEGIN_ALLOW_THREADS
-        found = table_lookup(&table, keys.buf, count, rows.buf, &beyond);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&directory);
-    PyBuffer_Release(&words);
-    PyBuffer_Release(&direct);
-    PyBuffer_Release(&keys);
-    PyBuffer_Release(&rows);
-    return good ? Py_BuildValue("Li", (long long)found, beyond) : NULL;
-}
-
-/* Columns as Python gives them, and as `fetch_rows` takes them. */
-struct columns {
-    Py_ssize_t count;
-    struct {
-        Py_buffer bases, out;
-    } *buffers;
-    struct fetch_column *plain;
-};
-
-/* Read a tuple of (bases, width, out); 0 where an error is set. `release_columns` in any case. */
-static int read_columns(struct columns *columns, PyObject *tuple, int64_t rows, int64_t batches) {
-    size_t count = (size_t)PyTuple_Size(tuple);
-    columns->buffers = malloc(count * sizeof *columns->buffers + 1);
-    columns->plain = malloc(count * sizeof *columns->plain + 1);
-    if (!columns->buffers || !columns->plain) {
-        PyErr_NoMemory();
-        return 0;
-    }
-    for (size_t at = 0; at < count; at++) {
-        Py_buffer *bases = &columns->buffers[at].bases, *out = &columns->buffers[at].out;
-        PyObject *item = PyTuple_GetItem(tuple, (Py_ssize_t)at);
-        long long width;
-        if (!PyTuple_Check(item)) {
-            PyErr_SetString(PyExc_TypeError, "a column is a tuple of bases, width and out");
-            return 0;
-        }
-        if (!PyArg_ParseTuple(item, "y*Lw*:fetch", bases, &width, out)) return 0;
-        columns->count++;
-        if (!has_items(bases, batches, "bases") || !fits(out, rows, width)) return 0;
-        columns->plain[at] = (struct fetch_column){bases->buf, width, out->buf};
-    }
-    return 1;
-}
-
-static void release_columns(struct columns *columns) {
-    while (columns->count--) {
-        PyBuffer_Release(&columns->buffers[columns->count].bases);
-        PyBuffer_Release(&columns->buffers[columns->count].out);
-    }
-    free(columns->buffers);
-    free(columns->plain);
-}
-
-static PyObject *py_fetch(PyObject *self, PyObject *args) {
-    Py_buffer directory, words, direct, keys, memory, own, first_row;
-    PyObject *tuple;
-    long long buckets, direct_count, span, limit;
-    int threads, beyond = 0, found = 0;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "y*y*Ly*Ly*y*y*y*LLO!i:fetch", &directory, &words, &buckets, &direct, &direct_count, &keys,
-                          &memory, &own, &first_row, &span, &limit, &PyTuple_Type, &tuple, &threads))
-        return NULL;
-    struct fetch fetch = {.table = {.buckets = buckets, .direct_count = direct_count},
-                          .own = {.span = span, .rows = limit},
-                          .keys = keys.buf,
-                          .count = keys.len / 16};
-    struct columns columns = {0, NULL, NULL};
-    int64_t *room = NULL, total = 0;
-    int good = is_table(&fetch.table, &directory, &words, &direct) && has_items(&keys, 2 * fetch.count, "keys") &&
-               are_batches(&fetch.own, &memory, &own, &first_row) && (room = room_for(3 * fetch.count)) &&
-               read_columns(&columns, tuple, fetch.count, fetch.own.count);
-    if (good) {
-        fetch.columns = columns.plain;
-        fetch.width = columns.count;
-        for (Py_ssize_t at = 0; at < columns.count; at++) total += columns.buffers[at].out.len;
-        PyThreadState *state = let_go(total);
-        found = fetch_rows(&fetch, room, &beyond, threads);
-        take_back(state);
-    }
-    release_columns(&columns);
-    free(room);
-    PyBuffer_Release(&directory);
-    PyBuffer_Release(&words);
-    PyBuffer_Release(&direct);
-    PyBuffer_Release(&keys);
-    PyBuffer_Release(&memory);
-    PyBuffer_Release(&own);
-    PyBuffer_Release(&first_row);
-    return good ? Py_BuildValue("NN", PyBool_FromLong(found), PyBool_FromLong(beyond)) : NULL;
-}
-
-static PyObject *py_count_partitions(PyObject *self, PyObject *args) {
-    Py_buffer keys, coming;
-    int good;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "y*w*:count_partitions", &keys, &coming)) return NULL;
-    good = has_items(&keys, keys.len / 16 * 2, "keys") && has_items(&coming, PARTITIONS, "coming");
-    if (good) {
-        Py_BEGIN_ALLOW_THREADS
-        table_count(keys.buf, keys.len / 16, coming.buf);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&keys);
-    PyBuffer_Release(&coming);
-    return done(good);
-}
-
-static PyObject *py_insert(PyObject *self, PyObject *args) {
-    Py_buffer directory, counts, words, keys, rows;
-    long long buckets;
-    int good;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "y*w*w*Ly*y*:insert", &directory, &counts, &words, &buckets, &keys, &rows)) return NULL;
-    struct table table = {.buckets = buckets};
-    int64_t count = rows.len / 8, added = 0;
-    good = is_table(&table, &directory, &words, NULL) && has_items(&counts, PARTITIONS, "counts") &&
-           has_items(&rows, count, "rows") && has_items(&keys, 2 * count, "keys");
-    if (good) {
-        Py_BEGIN_ALLOW_THREADS
-        added = table_insert(&table, counts.buf, keys.buf, rows.buf, count);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&directory);
-    PyBuffer_Release(&counts);
-    PyBuffer_Release(&words);
-    PyBuffer_Release(&keys);
-    PyBuffer_Release(&rows);
-    return good ? PyLong_FromLongLong(added) : NULL;
-}
-
-static PyObject *py_grow(PyObject *self, PyObject *args) {
-    Py_buffer directory, words, partitions, entries;
-    long long buckets;
-    int good, moved = 0;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "w*w*Ly*y*:grow", &directory, &words, &buckets, &partitions, &entries)) return NULL;
-    struct table table = {.buckets = buckets};
-    int64_t count = partitions.len / 8;
-    good = is_table(&table, &directory, &words, NULL) && has_items(&partitions, count, "partitions") &&
-           has_items(&entries, count, "entries");
-    for (int64_t at = 0; good && at < count; at++) {
-        int64_t one = ((const int64_t *)partitions.buf)[at];
-        if (one >= 0 && one < PARTITIONS) continue;
-        PyErr_Format(PyExc_IndexError, "partition %lld; there are %d", (long long)one, PARTITIONS);
-        good = 0;
-    }
-    if (good) {
-        Py_BEGIN_ALLOW_THREADS
-        moved = table_grow(&table, directory.buf, partitions.buf, entries.buf, count);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&directory);
-    PyBuffer_Release(&words);
-    PyBuffer_Release(&partitions);
-    PyBuffer_Release(&entries);
-    return good ? PyBool_FromLong(moved) : NULL;
-}
-
-static PyObject *py_keys(PyObject *self, PyObject *args) {
-    PyObject *ids;
-    Py_buffer keys;
-    int64_t taken = 0;
-    int small = 1;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "O!w*:keys", &PyList_Type, &ids, &keys)) return NULL;
-    int good = has_items(&keys, 2 * PyList_Size(ids), "keys");
-    if (good) taken = keys_of(ids, keys.buf, &small);
-    PyBuffer_Release(&keys);
-    return good ? Py_BuildValue("Li", (long long)taken, small) : NULL;
 }
 
 /* Compressed records as Python says it. */
