@@ -241,7 +241,7 @@ class Loader(Closeable):
     def load_state_dict(self, state: dict[str, Any], strict: bool = True, *, check_identity: bool = True) -> None:
         """Resume where a state was taken. A running `for` is ended.
 
-        A state is refused if the samples or their positions differ: after deletes, a rebalance or edits of their number.
+        A state is refused if the samples or their positions differ: after deletes, a rebalance, edits of their number.
         If a record store has only grown, the epoch is finished over its first samples, and the next one is over all.
 
         Args:
