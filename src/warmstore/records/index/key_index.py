@@ -27,7 +27,7 @@ from warmstore.records.index.sample_keys import Keys
 from warmstore.records.read.verified_column import Values, VerifiedColumn
 from warmstore.storage.array_types import Int64
 from warmstore.storage.files import HUGE_PAGE, Files, file_lock, is_read_only
-from warmstore.storage.memory.mmap import GrowableMmap
+from warmstore.storage.memory.mmap import GrowableMmap, OutgrownMapping
 from warmstore.storage.quota import Reserve
 
 _log = logging.getLogger("warmstore")
@@ -59,6 +59,8 @@ _ALWAYS_DIRECT = 1 << 21
 _DIRECT_SPARSITY = 8
 """The direct table holds larger ints below this many times the number of rows. So shuffled ids of a data set count as
 dense before all of them have come. It takes at most 64 bytes per row, mostly unwritten."""
+_MOST_PER_ROW = 64
+"""Bytes of either table for each row, at most, about."""
 _BLOCK = 1 << 18
 _STEP = 4 * HUGE_PAGE  # bytes by which larger files grow
 
@@ -119,13 +121,13 @@ class KeyIndex:
     def fetch(self, keys: Keys, columns: Sequence[VerifiedColumn]) -> list[Values] | None:
         """See `KeyTable.fetch`."""
         opened = self._opened
-        return None if opened is None else opened.table.fetch(keys, opened.rows, opened.direct.item(), columns)
+        return None if opened is None else opened.table.fetch(keys, opened.rows, opened.direct_count, columns)
 
     def _find(self, keys: Keys, limit: int) -> tuple[Int64, bool]:
         opened = self._opened
         if opened is None:
             return np.full(len(keys), -1, np.int64), False
-        return opened.table.lookup(keys, limit, opened.rows, opened.direct.item())
+        return opened.table.lookup(keys, limit, opened.rows, opened.direct_count)
 
     @property
     def covered(self) -> int:
@@ -155,7 +157,7 @@ class KeyIndex:
                 )  # else it may not have been before
                 if not (is_writable and self._is_current()) and not self._open():
                     self._rebuild(rows)
-                self._add(rows)
+                self._cover(rows)
         except OSError as error:
             if not is_read_only(error):
                 raise
@@ -170,7 +172,7 @@ class KeyIndex:
                 self._private = tempfile.TemporaryDirectory(prefix="warmstore-")
                 self._place_in(Path(self._private.name))
                 self._rebuild(rows)
-            self._add(rows)
+            self._cover(rows)
 
     def start_over(self, rows: int) -> None:
         """Rebuild the index: it has rows that the store lacks, or mostly keys of evicted rows."""
@@ -211,6 +213,15 @@ class KeyIndex:
     def after_fork(self) -> None:
         """For a forked child: another thread of the parent may have held the lock."""
         self._thread_lock = threading.Lock()
+
+    def _cover(self, rows: int) -> None:
+        """Add rows, and map the files again where they outgrow the address space that they were given."""
+        try:
+            self._add(rows)
+        except OutgrownMapping:
+            if not self._open():
+                self._rebuild(rows)
+            self._add(rows)
 
     def _add(self, rows: int) -> None:
         opened = self._opened
@@ -263,8 +274,13 @@ class KeyIndex:
     # Files
 
     def _is_current(self) -> bool:
-        """Whether the mapped file is still the one at the index's path."""
-        return self._opened is not None and self._opened.table_file.is_at(self.path)
+        """Whether the mapped file is still the one at the index's path, and mapped as far as it goes."""
+        opened = self._opened
+        return (
+            opened is not None
+            and opened.table_file.is_at(self.path)
+            and not (opened.table_file.has_outgrown or opened.direct_file.has_outgrown)
+        )
 
     def _open(self, *, write: bool = True) -> bool:
         """Map the files. False if they are missing, damaged or of another store, and must be rebuilt."""
@@ -306,9 +322,10 @@ class KeyIndex:
                     self._files.remove(old)
         try:
             first = _BUCKETS + _FIRST_BUCKETS * _BUCKET_BYTES
+            most = first + _MOST_PER_ROW * rows
             with self._having_room(first + _PAGE):
-                table = GrowableMmap(drafts[0], self._files, create=first)
-                direct = GrowableMmap(drafts[1], self._files, create=_PAGE)
+                table = GrowableMmap(drafts[0], self._files, create=first, room=most)
+                direct = GrowableMmap(drafts[1], self._files, create=_PAGE, room=most)
             direct.memory[:8].view(np.int64)[0] = token
             self._opened = _Opened.over(table, direct, self._allocate)
             store, generation = self._identity
@@ -360,6 +377,11 @@ class _Opened:
     direct: Int64  # [1], the header's
     rows: Int64  # by small int: the row that holds it, plus one
     table: KeyTable
+
+    @property
+    def direct_count(self) -> int:
+        """How many of `rows` are valid. Another process with more address space may have written more."""
+        return min(int(self.direct.item()), len(self.rows))
 
     @classmethod
     def over(cls, table: GrowableMmap, direct: GrowableMmap, allocate: Callable[[int], None]) -> "_Opened":

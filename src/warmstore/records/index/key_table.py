@@ -130,7 +130,7 @@ class KeyTable:
 
     def _known_after(self, known: int) -> int:
         """The number of buckets; 0 if it is still `known`."""
-        self._known = self._allocated()
+        self._known = min(self._allocated(), len(self._words) // BUCKET)  # others may map more than this process
         return self._known if self._known > known else 0
 
     def insert(self, keys: Keys, rows: Int64) -> None:
