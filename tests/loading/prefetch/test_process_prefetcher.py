@@ -167,3 +167,18 @@ def test_values_of_several_types_are_a_list() -> None:
     assert batch[:3] == [1, "a", None]
     (batch,) = ws.Loader([np.ones(2), 3], 2)
     assert batch[1] == 3
+
+
+class Unsendable(Numbers):
+    """Samples that cannot be pickled, from the tenth on."""
+
+    def __getitem__(self, at: int) -> Any:
+        return at if at < 10 else {"function": lambda: at}
+
+
+def test_a_batch_that_cannot_be_sent_is_an_error_and_no_hang() -> None:
+    with ws.Loader(Unsendable(), 5, processes=1, start_method="fork") as loader:
+        batches = iter(loader)
+        assert np.concatenate([next(batches), next(batches)]).tolist() == list(range(10))
+        with pytest.raises(Exception, match="pickle"):
+            next(batches)

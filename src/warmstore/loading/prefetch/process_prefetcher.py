@@ -5,6 +5,7 @@ two processes costs about a millisecond of CPU time, so small batches that are b
 """
 
 import os
+import pickle
 import signal
 import time
 import warnings
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -195,9 +197,12 @@ class _Batches:
     def __init__(self, make: BatchBuilder) -> None:
         self._make = make
 
-    def __getitem__(self, tasks: Sequence[Task]) -> _Message:
+    def __getitem__(self, tasks: Sequence[Task]) -> "_Packed":
+        return _Packed(self._message(tasks))
+
+    def _message(self, tasks: Sequence[Task]) -> _Message:
         source = self._make.source
-        start_worker()
+        segments = start_worker()
         if not tasks:
             source.finish()
         made: list[Built] = []
@@ -213,7 +218,18 @@ class _Batches:
                 break
         count = max(1, len(made))
         took, report = time.perf_counter() - began, None if tasks else source.report()
-        return _Message(made, error, source.notes(), took / count, sizes.nbytes // count, report)
+        return _Message(made, error, [*source.notes(), *segments.notes()], took / count, sizes.nbytes // count, report)
+
+
+class _Packed:
+    """A message as bytes. It is pickled where it is made, so that what cannot be sent is an error of its task: the
+    thread that feeds torch's queue would only print the error, and the consumer would wait for ever."""
+
+    def __init__(self, message: _Message) -> None:
+        self._data = bytes(ForkingPickler.dumps(message))
+
+    def __reduce__(self) -> Any:
+        return pickle.loads, (self._data,)
 
 
 def _leave_interrupts_to_the_parent(worker: int) -> None:
@@ -259,9 +275,11 @@ class _Sizes:
 def _as_shared(value: Any) -> Any:
     if type(value) is not np.ndarray or value.nbytes < SHARED or not torch_has(value.dtype):
         return value
-    if (sent := start_worker().sent(value)) is not None:
+    segments = start_worker()
+    if (sent := segments.sent(value)) is not None:
         return sent
-    return _Shared(imported("torch").from_numpy(value if value.flags.writeable else value.copy()))
+    tensor = imported("torch").from_numpy(value if value.flags.writeable else value.copy())
+    return _Shared(tensor) if segments.shares(tensor) else value
 
 
 def _received(built: Built) -> Built:

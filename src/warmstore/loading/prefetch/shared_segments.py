@@ -91,16 +91,45 @@ class WorkerSegments:
         self._unknown: set[int] = set()  # those that the consumer has not mapped
         self._dropped: list[SegmentName] = []
         self._next = 0
+        self._notes: list[str] = []
+        self._is_told = False
 
-    def take(self, nbytes: int) -> Bytes:
-        """uint8 [nbytes], not initialised: the smallest free segment that is large enough, or a new one."""
+    def notes(self) -> list[str]:
+        """What the user should know since the last call."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def shares(self, tensor: Any) -> bool:
+        """Move a tensor to shared memory. Returns whether there was enough."""
+        try:
+            tensor.share_memory_()
+        except RuntimeError as error:
+            self._tell(error)
+            return False
+        return True
+
+    def _tell(self, error: RuntimeError) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._notes.append(
+                f"{error}: batches of worker processes travel through pipes, which takes longer. Give the container "
+                "a larger /dev/shm (docker run --shm-size), or raise the limit of open files (ulimit -n)"
+            )
+
+    def take(self, nbytes: int) -> Bytes | None:
+        """uint8 [nbytes], not initialised: the smallest free segment that is large enough, or a new one. None where
+        there is not enough shared memory."""
         free = {number: memory for number, memory in self._segments.items() if not (memory.lent or memory.flag[0])}
         fitting = {number: memory for number, memory in free.items() if nbytes <= len(memory.data) <= 2 * nbytes}
         if fitting:
             memory = min(fitting.values(), key=lambda found: len(found.data))
         else:
             self._drop(free)
-            memory = self._new(nbytes)
+            try:
+                memory = self._new(nbytes)
+            except RuntimeError as error:
+                self._tell(error)
+                return None
         return np.asarray(_Lent(memory, nbytes, by_flag=False))
 
     def sent(self, array: np.ndarray[Any, Any]) -> SentArray | None:
