@@ -164,3 +164,21 @@ def test_threads_share_an_arena_without_sharing_a_place() -> None:
     for thread in threads:
         thread.join()
     assert all((one == at).all() for at, one in copies)
+
+
+def test_where_memory_is_short_free_blocks_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no quarter more is taken."""
+    recycler = BufferPool()
+    recycler.take(4 * LARGE)  # free again, and too large for what follows
+    assert len(recycler._free) == 1
+    empty = np.empty
+
+    def short(length: int, dtype: Any) -> Any:
+        if recycler._free or length > LARGE:
+            raise MemoryError
+        return empty(length, dtype)
+
+    monkeypatch.setattr(np, "empty", short)
+    assert len(recycler.take(LARGE)) == LARGE
+    with pytest.raises(MemoryError):
+        recycler.take(LARGE + 1)

@@ -56,8 +56,13 @@ class BufferPool:
             if fitting:
                 block = self._free.pop(min(fitting, key=lambda at: len(self._free[at])))
         if block is None:
-            # A quarter more, for a larger batch: untouched pages cost nothing.
-            block = np.empty(length + length // 4, np.uint8)
+            try:
+                # A quarter more, for a larger batch: untouched pages cost nothing.
+                block = np.empty(length + length // 4, np.uint8)
+            except MemoryError:
+                with self._lock:
+                    self._free.clear()
+                block = np.empty(length, np.uint8)
         return np.asarray(Lease(block, length, self))
 
     def give_back(self, block: Bytes) -> None:
