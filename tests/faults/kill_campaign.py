@@ -33,8 +33,6 @@ from warmstore.storage import lifecycle
 _BATCH = 24
 _PR_SET_CHILD_SUBREAPER = 36
 _HANG = "a hang"
-KINDS = ("lost rows", "wrong value", "crash", "hang", "other error")
-"""What may be wrong after a kill. Rows are lost that were acknowledged."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +59,18 @@ class Kill:
 class KillResult:
     """What came of a story. kills: how many processes were killed, of all that were `tried`; others ended before.
 
-    failures: how some failed, each beginning with one of `KINDS`.
+    failures: how some failed, of which so many `lost` acknowledged rows, had a `wrong` value, and so on.
     """
 
     story: str
     operations: int = 0
     tried: int = 0
     kills: int = 0
+    lost: int = 0
+    wrong: int = 0
+    crashes: int = 0
+    hangs: int = 0
+    others: int = 0
     failures: list[str] = field(default_factory=list)
 
 
@@ -155,20 +158,22 @@ def campaign(story: Story, first: int, last: int, seed: int = 0) -> KillResult:
         for start in range(first, last, _BATCH):
             kills = [kill_of(story, whole.operations, at, seed) for at in range(start, min(start + _BATCH, last))]
             for kill, why in _judge(story, folder, kills, whole, result):
-                result.failures.append(f"{kind_of(why)}: {story.name}, {kill}: {why}")
+                kind = kind_of(why)
+                setattr(result, kind, getattr(result, kind) + 1)
+                result.failures.append(f"{story.name}, {kill}: {kind}: {why}")
             result.tried += len(kills)
     return result
 
 
 def kind_of(why: str) -> str:
-    """Which of `KINDS` a failure is of."""
+    """Which count of a `KillResult` a failure is one of."""
     if why.startswith(_HANG):
-        return "hang"
+        return "hangs"
     if why.startswith("a crash"):
-        return "crash"
+        return "crashes"
     if "promised" in why or "were flushed" in why:
-        return "lost rows"
-    return "wrong value" if "AssertionError" in why else "other error"
+        return "lost"
+    return "wrong" if "AssertionError" in why else "others"
 
 
 def _whole(story: Story, folder: Path) -> _Whole:

@@ -1,11 +1,14 @@
 """A small file system of its own: a disk that is really full."""
 
 import contextlib
+import ctypes
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+_CLONE_NEWNS = 0x20000
 
 
 @contextlib.contextmanager
@@ -25,3 +28,16 @@ def small_file_system(tmp_path: Path, size: str, *, may_be_in_use: bool = True) 
         pytest.skip("no file system can be mounted here")
     yield folder
     subprocess.run(["umount", *(["-l"] if may_be_in_use else []), str(folder)], check=True)
+
+
+def shrink_shared_memory(size: str) -> None:
+    """Give this process and its children a /dev/shm of a size such as "1m", and leave all others theirs.
+
+    Raises:
+        OSError: it may not.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS):
+        raise OSError(ctypes.get_errno(), "no folder can be mounted here")
+    for command in (["--make-rprivate", "/"], ["-t", "tmpfs", "-o", f"size={size}", "tmpfs", "/dev/shm"]):
+        subprocess.run(["mount", *command], check=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.faults import cache_cuts, process_stories, record_cuts, remote_cuts
-from tests.faults.kill_campaign import campaign, kill_of
+from tests.faults.kill_campaign import KillResult, campaign, kill_of, kind_of
 from tests.faults.power_campaign import Story
 from tests.faults.record_cuts import FIELDS, check_store, value
 from tests.slow import either
@@ -43,6 +43,22 @@ def test_all_kinds_of_kills_are_drawn() -> None:
     } <= alone
     several = {str(kill_of(process_stories.STORIES[0], 9, number)).split(" after")[0] for number in range(99)}
     assert several == {f"{name} to it" for name in ("SIGKILL", "SIGTERM", "SIGINT")} | {"SIGKILL to a child"}
+
+
+@pytest.mark.parametrize(
+    ("why", "kind"),
+    [
+        ("a hang: it runs", "hangs"),
+        ("a crash by signal 11", "crashes"),
+        ("AssertionError: [0] is there; one of [[0, 1]] was promised", "lost"),
+        ("AssertionError: [3] were flushed, and miss", "lost"),
+        ("AssertionError: ('text', 3)", "wrong"),
+        ("OSError: [Errno 9]", "others"),
+    ],
+)
+def test_kinds_of_failures(why: str, kind: str) -> None:
+    assert kind_of(why) == kind
+    assert hasattr(KillResult("story"), kind)
 
 
 class ClosedMeanwhile:

@@ -1,10 +1,10 @@
 """`make torture`: campaigns that go on where they stopped, and whose counts add up in a file.
 
-    python -m tests.faults.torture [--states 100000] [--faults 100000] [--kills 1000] [--operations 2000000]
-        [--damages 1000000] [--inputs 10000000] [--results build/torture.json]
+    python -m tests.faults.torture [--states 100000] [--faults 100000] [--kills 1000] [--limits 1000]
+        [--operations 2000000] [--damages 1000000] [--inputs 10000000] [--results build/torture.json]
 
-The campaigns take turns: kills, power cuts, calls that fail (all calls x errors x stories, if as many are wanted),
-soaks, damage at rest (all damages of all files), and parsers with inputs of a fuzzer.
+The campaigns take turns: kills, limits of processes, power cuts, calls that fail (all calls x errors x stories, if as
+many are wanted), soaks, damage at rest (all damages of all files), and parsers with inputs of a fuzzer.
 
 A part of a campaign that failed is tried again the next time, and so is one of which this file has never heard.
 """
@@ -27,6 +27,7 @@ from tests.faults import (
     fuzz_campaign,
     io_campaign,
     kill_campaign,
+    limit_campaign,
     process_stories,
     record_cuts,
     remote_cuts,
@@ -45,8 +46,8 @@ AT_ONCE = 1000
 """States of one part."""
 FAULTS = 240
 """Faults of one part."""
-KILLS = 24
-"""Kills of one part."""
+DRAWN = 24
+"""Kills or limits of one part. A few kills come too late."""
 DAMAGES = 500
 """Damages of one part."""
 INPUTS = 20_000
@@ -171,20 +172,23 @@ def _all_of(
             yield
 
 
-def kills(results: Results, wanted: int) -> Iterator[None]:
-    """Kills, until so many processes were killed. Yields after each part."""
-    for number, story in ((number, story) for number in itertools.count() for story in KILLED):
-        if results.total("kills", "kills") >= wanted:
+def drawn(
+    results: Results, name: str, judge: Callable[..., Any], stories: Sequence[Any], wanted: int
+) -> Iterator[None]:
+    """Kills or limits, which are drawn for each story, until so many were judged. Yields after each part."""
+    for number, story in ((number, story) for number in itertools.count() for story in stories):
+        if results.total(name, name) >= wanted:
             return
-        part = f"{story.name}, kills from {number * KILLS}"
-        if results.has("kills", part):
+        part = f"{story.name}, from {number * DRAWN}"
+        if results.has(name, part):
             continue
         began = time.monotonic()
-        found = kill_campaign.campaign(story, number * KILLS, (number + 1) * KILLS)
-        results.add("kills", part, {"kills": found.kills, "failures": found.failures})
+        found = judge(story, number * DRAWN, (number + 1) * DRAWN)
+        counts = asdict(found)
+        results.add(name, part, counts)
         print(
-            f"kills: {part}: {found.kills} processes killed, {len(found.failures)} failed, "
-            f"{time.monotonic() - began:.0f} s; {results.total('kills', 'kills'):,} of {wanted:,} in all",
+            f"{name}: {part}: {counts[name]}, {len(found.failures)} failed, {time.monotonic() - began:.0f} s; "
+            f"{results.total(name, name):,} of {wanted:,} in all",
             *found.failures[:3],
             sep="\n",
             flush=True,
@@ -242,7 +246,8 @@ def fuzz(results: Results, wanted: int, corpora: Path) -> Iterator[None]:
 COUNTED = {
     "power": ("states",),
     "calls": ("faults",),
-    "kills": ("kills",),
+    "kills": ("kills", "lost", "wrong", "crashes", "hangs", "others"),
+    "limits": ("limits", "stopped"),
     "soak": ("operations",),
     "corruption": ("damages", "exact", "reported", "lost", "wrong", "crashes", "hangs", "others"),
     "fuzz": ("inputs", "exceptions", "crashes", "hangs", "memory"),
@@ -257,9 +262,6 @@ def summary(results: Results) -> str:
         counts = ", ".join(f"{results.total(name, each):,} {each}" for each in counted)
         parts = len(results.parts.get(name, {}))
         lines.append(f"{name}: {counts} in {parts:,} parts, {results.total(name, 'failures'):,} failures")
-    after_kills = [failure for part in results.parts.get("kills", {}).values() for failure in part["failures"]]
-    kinds = {kind: sum(failure.startswith(f"{kind}: ") for failure in after_kills) for kind in kill_campaign.KINDS}
-    lines.append("after kills: " + ", ".join(f"{count} x {kind}" for kind, count in kinds.items()))
     return "\n".join(lines)
 
 
@@ -268,6 +270,7 @@ def main() -> None:
     parser.add_argument("--states", type=int, default=100_000, help="states after power cuts, in all")
     parser.add_argument("--faults", type=int, default=100_000, help="calls that fail, in all")
     parser.add_argument("--kills", type=int, default=1000, help="processes killed, in all")
+    parser.add_argument("--limits", type=int, default=1000, help="limits of processes, in all")
     parser.add_argument("--operations", type=int, default=2_000_000, help="operations of soaks, in all")
     parser.add_argument("--damages", type=int, default=1_000_000, help="damages of files, in all")
     parser.add_argument("--inputs", type=int, default=10_000_000, help="inputs of parsers, in all")
@@ -280,7 +283,8 @@ def main() -> None:
         try:
             search_for_patches()  # once for all children
             campaigns = (
-                kills(results, options.kills),
+                drawn(results, "kills", kill_campaign.campaign, KILLED, options.kills),
+                drawn(results, "limits", limit_campaign.campaign, FAULTY, options.limits),
                 power(results, options.states, kept),
                 calls(results, options.faults),
                 soaks(results, options.operations),

@@ -1,0 +1,143 @@
+"""Limits of a process: a story runs where no more memory, address space or descriptors are to be had.
+
+The limits are the kernel's (`ulimit`). A story ends well, or with an error that says what is missing. Then the limit is
+lifted, what is open is closed, and two other processes judge what is there, as after calls that fail.
+"""
+
+import ctypes
+import errno
+import gc
+import random
+import resource
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tests.faults.children import in_child, well
+from tests.faults.io_campaign import Promises, judge, prepared, quiet, states_after, wrong
+from tests.faults.power_campaign import SECONDS, SHARED, Story
+
+from warmstore.errors import WarmstoreError
+from warmstore.storage.memory import buffer_pool
+
+MISSING = (errno.ENOMEM, errno.EMFILE)
+"""What an OSError says that is none of warmstore's."""
+RESOURCES = {"address space": resource.RLIMIT_AS, "data": resource.RLIMIT_DATA, "descriptors": resource.RLIMIT_NOFILE}
+_BATCH = 24
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit of a process. more: bytes or descriptors beyond those that it has when the story begins."""
+
+    name: str
+    more: int
+
+    def __str__(self) -> str:
+        return f"{self.more:,} more {'' if self.name == 'descriptors' else 'bytes of '}{self.name}"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the limit inside a `with`."""
+        kind = RESOURCES[self.name]
+        before, most = resource.getrlimit(kind)
+        limit = self._limit()
+        resource.setrlimit(kind, (limit, most))
+        try:
+            yield
+        finally:
+            resource.setrlimit(kind, (before, most))
+
+    def _limit(self) -> int:
+        if self.name == "descriptors":
+            used = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+            free = sorted(set(range(len(used) + self.more + 1)) - used)
+            return free[self.more]
+        buffer_pool._pool.cache_clear()
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # what the allocator has kept needs no more memory
+        memory = psutil.Process().memory_info()
+        return int(memory.vms if self.name == "address space" else memory.data) + self.more
+
+
+@dataclass
+class LimitResult:
+    """What came of a story. limits: how many were judged; stopped: how many of them ended the story early."""
+
+    story: str
+    limits: int = 0
+    stopped: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+def limit_of(story: Story, number: int, seed: int = 0) -> Limit:
+    """A story's limit of a number."""
+    rng = random.Random(f"{seed} {story.name} {number}")
+    name = sorted(RESOURCES)[number % len(RESOURCES)]
+    powers = {"address space": rng.choice(((8, 21), (21, 38))), "data": (8, 22), "descriptors": (0, 5)}
+    return Limit(name, int(2 ** rng.uniform(*powers[name])) - 1)
+
+
+def campaign(story: Story, first: int, last: int, seed: int = 0) -> LimitResult:
+    """Judge the limits `first` to `last` of a story, which the seed gives."""
+    result = LimitResult(story.name)
+    with tempfile.TemporaryDirectory(prefix="warmstore-limits-", dir=SHARED if SHARED.is_dir() else None) as name:
+        folder = Path(name)
+        states = _states(story, folder / "whole")
+        for start in range(first, last, _BATCH):
+            limits = [limit_of(story, number, seed) for number in range(start, min(start + _BATCH, last))]
+            for limit, why in _judge(story, folder, limits, states, result):
+                result.failures.append(f"{story.name}, {limit}: {why}")
+            result.limits += len(limits)
+    return result
+
+
+def _states(story: Story, folder: Path) -> list[Any]:
+    """The states of a story's data where there are no limits."""
+
+    def run(say: Callable[[Any], None]) -> None:
+        quiet()
+        say(story.run(prepared(story, folder), Promises()))  # type: ignore[arg-type]
+
+    (states,) = well(in_child(run))
+    shutil.rmtree(folder)
+    return list(states)
+
+
+def _judge(
+    story: Story, folder: Path, limits: list[Limit], states: list[Any], result: LimitResult
+) -> list[tuple[Limit, str]]:
+    """Run a story with each of some limits. Returns those after which something was wrong, and what."""
+    failures: list[tuple[Limit, str]] = []
+    allowed: dict[int, list[Any]] = {}
+    for number, limit in enumerate(limits):
+        ended = in_child(lambda say, number=number, limit=limit: _run(story, folder / str(number), limit, say))  # type: ignore[misc]
+        if why := wrong(ended):
+            failures.append((limit, why))
+        else:
+            ((least, most),) = ended.said
+            allowed[number] = states[least : most + 1]
+            result.stopped += least < len(states) - 1
+    failures += [(limits[number], why) for number, why in judge(story, folder, allowed)]
+    for number in range(len(limits)):
+        shutil.rmtree(folder / str(number), ignore_errors=True)
+    return failures
+
+
+def _run(story: Story, folder: Path, limit: Limit, say: Callable[[Any], None]) -> None:
+    """Run a story with a limit, and say which states of its data may be there."""
+    signal.alarm(SECONDS)
+    quiet()
+    story.run(prepared(story, folder / "before"), Promises())  # type: ignore[arg-type]  # imports what it needs
+    root = prepared(story, folder)
+    say(states_after(story, root, limit.held(), _is_told))
+
+
+def _is_told(error: Exception) -> bool:
+    return isinstance(error, MemoryError | WarmstoreError) or (isinstance(error, OSError) and error.errno in MISSING)
