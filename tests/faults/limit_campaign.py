@@ -21,7 +21,8 @@ from typing import Any
 import psutil
 from tests.faults.children import in_child, well
 from tests.faults.io_campaign import Promises, judge, prepared, quiet, states_after, wrong
-from tests.faults.power_campaign import SECONDS, SHARED, Story
+from tests.faults.judging import SECONDS
+from tests.faults.power_campaign import SHARED, Story
 
 from warmstore.errors import WarmstoreError
 from warmstore.storage.memory import buffer_pool

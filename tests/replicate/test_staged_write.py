@@ -1,5 +1,6 @@
 """Staged writes: parts of many tasks, of which one commit makes all or none visible, in order."""
 
+import os
 import pickle
 import signal
 import subprocess
@@ -118,6 +119,24 @@ def test_an_abort_leaves_nothing(target: str, tmp_path: Path) -> None:
     with ws.StagedWrite(target, fields=FIELDS) as write:
         write.commit([stage(write, 200)])
     assert numbers(target) == expected(200)
+
+
+def test_a_part_that_is_discarded_never_writes_again(tmp_path: Path) -> None:
+    """Its descriptors may be other files' by the time that it is collected."""
+    with ws.StagedWrite(tmp_path / "s", fields=FIELDS) as write:
+        part = write.part()
+        part.extend(columns(0, 4))
+        part._store.flush()
+        part.extend(columns(4, 2))
+        part.discard()
+        others = [(tmp_path / str(number)).open("w+b") for number in range(9)]  # with the descriptors that are free
+        part._store.close()
+        del part
+        for other in others:
+            assert not os.fstat(other.fileno()).st_size
+            other.close()
+        assert not write.commit([])
+    assert numbers(tmp_path / "s") == []
 
 
 def test_what_a_remote_commit_leaves_is_what_it_names(tmp_path: Path) -> None:

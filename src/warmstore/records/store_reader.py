@@ -243,14 +243,18 @@ class StoreReader(Closeable):
                 return
             if self.mode == "a":
                 self._session.settle(seal=seal)
-            with uninterrupted():
-                # Closed also if a file reports an error: its descriptor may be another file's by the next call.
-                self.closed = True
-                self._unregister()
-                try:
-                    self._session.generation.release()
-                finally:
-                    self._files.release()
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Close the folder's files without writing anything. Pending rows are dropped."""
+        with uninterrupted():
+            # Closed also if a file reports an error: its descriptor may be another file's by the next call.
+            self.closed = True
+            self._unregister()
+            try:
+                self._session.generation.release()
+            finally:
+                self._files.release()
 
     def _after_fork(self) -> None:
         # Runs in a forked child: the parent's pending rows, chunk and locks stay with the parent.

@@ -121,8 +121,7 @@ class PartWriter:
     def discard(self) -> None:
         """Remove the part."""
         with contextlib.suppress(OSError):
-            self._store._session.generation.release()
-            self._store._unregister()
+            self._store._abandon()
             self._files.remove_folder(self._folder)
 
     def __enter__(self) -> Self:
