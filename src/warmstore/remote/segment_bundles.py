@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import zstandard
 
-from warmstore.errors import Damaged
+from warmstore.errors import Damaged, NewerFormat
 from warmstore.remote.segment_names import LogName
 
 FORMAT = 1
@@ -65,16 +65,21 @@ class Bundle:
 
     @classmethod
     def parse(cls, data: bytes, what: str) -> Bundle:
-        """Segments that do not match their names are left out. Raises Damaged for bytes that are no bundle."""
+        """Segments that do not match their names are left out. Raises Damaged for bytes that are no bundle, and
+        NewerFormat."""
         try:
             unpacked = memoryview(zstandard.ZstdDecompressor().stream_reader(data).read(_MOST_UNPACKED))
             end = bytes(unpacked[: 64 << 20]).index(b"\n")
             header = json.loads(bytes(unpacked[:end]))
-            if header["format"] != FORMAT:
-                raise ValueError(f"its format is {header['format']!r}, and this warmstore knows {FORMAT}")
+            if int(header["format"]) > FORMAT:
+                raise NewerFormat(
+                    f"{what} has format {header['format']}; this one reads up to {FORMAT}. Upgrade warmstore"
+                )
             heads = frozenset(str(text) for text in header["heads"])
             packs = tuple((_hash(digest), int(size)) for digest, size in header["packs"])
             listed = [(LogName.parse(text), int(length), int(depth)) for text, length, depth in header["segments"]]
+        except NewerFormat:
+            raise
         except (zstandard.ZstdError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise Damaged(f"{what} is no list of segments: {error}") from None
         at, segments, problems = end + 1, [], []

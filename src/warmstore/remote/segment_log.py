@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-from warmstore.errors import BadArtifact, Damaged
+from warmstore.errors import BadArtifact, Damaged, NewerFormat
 from warmstore.remote.mirror import Mirror
 from warmstore.remote.objects import Entry
 from warmstore.remote.segment_bundles import MOST, Bundle, Segment, bundle_bytes, segment_bytes
@@ -318,6 +318,9 @@ class _Reading:
                 return None
             try:
                 self.log._bundles[key] = Bundle.parse(data, path)
+            except NewerFormat as error:  # not damaged: a repair must leave it
+                self.problems.append(str(error))
+                return None
             except Damaged as error:
                 self._leave_out(path, str(error))
                 return None

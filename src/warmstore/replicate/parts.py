@@ -229,7 +229,9 @@ class _Content:
         try:
             found = json.loads(segment.payload)
             if found["format"] > FORMAT:
-                raise NewerFormat(f"{what} has format {found['format']}; this warmstore reads up to {FORMAT}")
+                raise NewerFormat(
+                    f"{what} has format {found['format']}; this one reads up to {FORMAT}. Upgrade warmstore"
+                )
             chunks = {
                 _number(number): PartChunk(
                     RemoteChunk(name, size, sidecar),
