@@ -98,10 +98,11 @@ bench-data: .venv/has-bench
 clean:
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
-# One stamp an extra. Debian ships Python without ensurepip; virtualenv stands in there.
+# One stamp an extra. Debian ships Python without ensurepip, and lets pip install into virtual environments only.
 .venv/has-%: $(SOURCES) | .venv/bin/pip
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$*]"
 	@touch $@
 
 .venv/bin/pip:
-	$(PYTHON) -m venv .venv || { $(PYTHON) -m pip install --user virtualenv && $(PYTHON) -m virtualenv .venv; }
+	$(PYTHON) -m venv .venv || { $(PYTHON) -m venv --clear --without-pip .venv && \
+		$(PYTHON) -m pip --python .venv/bin/python install --quiet pip; }
