@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from tests.faults.children import in_child, well
 from tests.slow import unforked
 
 import warmstore as ws
-from warmstore.loading.prefetch.process_prefetcher import MOST
+from warmstore.loading.prefetch.process_prefetcher import MOST, _begin_worker
 
 pytestmark = pytest.mark.forks
 
@@ -182,3 +183,10 @@ def test_a_batch_that_cannot_be_sent_is_an_error_and_no_hang() -> None:
         assert np.concatenate([next(batches), next(batches)]).tolist() == list(range(10))
         with pytest.raises(Exception, match="pickle"):
             next(batches)
+
+
+def test_a_worker_whose_parent_has_died_ends() -> None:
+    """Torch's workers wait for ever if their parent dies before they have looked who it is."""
+    assert in_child(lambda say: _begin_worker(os.getpid(), 0)).code == 1
+    assert well(in_child(lambda say: say(_begin_worker(os.getppid(), 0)))) == [None]
+    assert well(in_child(lambda say: say(_begin_worker(None, 0)))) == [None]

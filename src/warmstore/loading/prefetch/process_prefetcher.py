@@ -4,6 +4,8 @@ Processes live from the first epoch until the loader is closed. They return batc
 two processes costs about a millisecond of CPU time, so small batches that are built in less travel several at a time.
 """
 
+import functools
+import multiprocessing
 import os
 import pickle
 import signal
@@ -67,6 +69,7 @@ class ProcessPrefetcher:
         self._tasks = _Tasks(workers)
         self._source = make.source
         torch = imported("torch")
+        is_served = (start_method or multiprocessing.get_start_method()) == "forkserver"
         with _without_advice():
             self._loader: Any = imported("torch.utils.data").DataLoader(
                 _Batches(make),
@@ -76,7 +79,7 @@ class ProcessPrefetcher:
                 num_workers=workers,
                 prefetch_factor=-(-prefetch // workers),
                 persistent_workers=True,
-                worker_init_fn=_leave_interrupts_to_the_parent,
+                worker_init_fn=functools.partial(_begin_worker, None if is_served else os.getpid()),
                 multiprocessing_context=start_method,
                 generator=torch.Generator(),  # the default would draw from the program's generator
             )
@@ -232,12 +235,19 @@ class _Packed:
         return pickle.loads, (self._data,)
 
 
-def _leave_interrupts_to_the_parent(worker: int) -> None:
-    """Ctrl-C, and a notebook's interrupt, send SIGINT to workers, too. They end if the parent says so, or ends itself.
+def _begin_worker(parent: int | None, worker: int) -> None:
+    """Leave interrupts to the parent, and end if it has died meanwhile: torch looks later who the parent is, and then
+    only whether that changes.
 
-    A function, and not SIG_IGN, which programs that a step starts would inherit.
+    Ctrl-C, and a notebook's interrupt, send SIGINT to workers, too. They end if the parent says so, or ends itself. The
+    handler is a function, and not SIG_IGN, which programs that a step starts would inherit.
+
+    Args:
+        parent: its process id; None if workers are children of a server.
     """
     signal.signal(signal.SIGINT, lambda number, frame: None)
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
 
 
 @contextmanager
