@@ -177,11 +177,11 @@ def drawn(
 ) -> Iterator[None]:
     """Kills or limits, which are drawn for each story, until so many were judged. Yields after each part."""
     for number, story in ((number, story) for number in itertools.count() for story in stories):
-        if results.total(name, name) >= wanted:
-            return
         part = f"{story.name}, from {number * DRAWN}"
         if results.has(name, part):
             continue
+        if results.total(name, name) >= wanted and part not in results.parts.get(name, {}):
+            return
         began = time.monotonic()
         found = judge(story, number * DRAWN, (number + 1) * DRAWN)
         counts = asdict(found)
