@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
+from tests.cli.runner import runner
 
 from warmstore.cli import app
 from warmstore.cli.command_group import with_options
@@ -74,7 +74,7 @@ def test_a_command_says_its_error_on_one_line(command: str, tmp_path: Path, monk
     monkeypatch.delenv("WARMSTORE_REMOTE_URL", raising=False)
     (tmp_path / "file").touch()
     arguments = [argument.replace("{}", str(tmp_path)) for argument in command.split()]
-    done = CliRunner().invoke(app, arguments)
+    done = runner().invoke(app, arguments)
     assert done.exit_code == (2 if command in MISUSES else 1)
     assert done.stderr.startswith("Error: " + COMMANDS[command].replace("{}", str(tmp_path)))
     assert done.stderr.count("\n") == 1
@@ -106,7 +106,7 @@ def test_wrong_options_are_misuse() -> None:
         ["ls", "--nonsense"],
         ["store", "inspect", "x", "--samples", "-1"],
     ):
-        assert CliRunner().invoke(app, arguments).exit_code == 2, arguments
+        assert runner().invoke(app, arguments).exit_code == 2, arguments
 
 
 def leaves(group: Any, words: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -123,17 +123,20 @@ def leaves(group: Any, words: tuple[str, ...] = ()) -> dict[str, Any]:
 @pytest.mark.parametrize("columns", ["40", "80"])
 def test_help_lists_every_command_with_a_whole_sentence(columns: str) -> None:
     for words in ([], ["store"], ["compiled"]):
-        said = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": columns, "TERMINAL_WIDTH": columns}).stdout
+        said = runner().invoke(app, [*words, "--help"], env={"COLUMNS": columns, "TERMINAL_WIDTH": columns}).stdout
         assert "..." not in said.partition("Commands:")[2]
     assert "Read every byte of stores and caches of all kinds, and compare it with its hash." in " ".join(
-        CliRunner().invoke(app, ["--help"]).stdout.split()
+        runner().invoke(app, ["--help"]).stdout.split()
     )
 
 
 def test_help_does_not_import_rich() -> None:
-    code = "import sys\nfrom warmstore.cli import app\napp(['--help'], standalone_mode=False)\n"
-    code += "sys.exit('rich' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+    code = "import sys, typer\nif 'rich' in sys.modules: sys.exit(2)\n"
+    code += "from warmstore.cli import app\napp(['--help'], standalone_mode=False)\nsys.exit('rich' in sys.modules)"
+    status = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
+    if status == 2:
+        pytest.skip("typer imports rich, as old versions do")
+    assert status == 0
 
 
 def test_every_command_but_run_prints_json() -> None:
@@ -163,5 +166,5 @@ def test_the_page_has_an_example_of_every_command() -> None:
 def test_shells_complete_commands_and_options(shell: str, words: str, completes: str) -> None:
     environment = {"_WARMSTORE_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": words}
     environment |= {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    done = CliRunner().invoke(app, [], prog_name="warmstore", env=environment)
+    done = runner().invoke(app, [], prog_name="warmstore", env=environment)
     assert completes in done.stdout

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
+from tests.cli.runner import runner
 from tests.compiling.programs import compiler_settings
-from typer.testing import CliRunner
 
 from warmstore.cli import app, demo
 from warmstore.demo.demo_run import CacheUse, DemoRun, call_digits, differences, run_job
@@ -148,7 +148,7 @@ def test_a_missing_loss_and_other_weights_are_found(runs: list[DemoRun]) -> None
 def test_the_command_fails_when_a_run_differs(runs: list[DemoRun], monkeypatch: pytest.MonkeyPatch) -> None:
     tampered = replace(runs[2], losses=("0x1.8p+0", *runs[2].losses[1:]))
     monkeypatch.setattr(demo, "run_all", lambda *arguments: [*runs[:2], tampered])
-    done = CliRunner().invoke(app, ["demo"])
+    done = runner().invoke(app, ["demo"])
     assert done.exit_code == 1
     assert "NOT the same result" in done.output
     assert "loss 1 of 4" in done.output
@@ -160,7 +160,7 @@ def test_a_failing_job_shows_its_traceback(tmp_path: Path, monkeypatch: pytest.M
         return [run_job("no cache", [str(tmp_path)], lambda message: None)]
 
     monkeypatch.setattr(demo, "run_all", fail)
-    done = CliRunner().invoke(app, ["demo"])
+    done = runner().invoke(app, ["demo"])
     assert done.exit_code == 1
     assert "Traceback" in done.stderr
     assert f"no PNG files in {tmp_path}" in done.stderr
@@ -168,7 +168,7 @@ def test_a_failing_job_shows_its_traceback(tmp_path: Path, monkeypatch: pytest.M
 
 def test_missing_extras_are_named_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    done = CliRunner().invoke(app, ["demo"])
+    done = runner().invoke(app, ["demo"])
     assert done.exit_code == 1
     missing = "PyTorch and scikit-learn and Pillow and BLAKE3"
     assert done.stderr == f"Error: the demo needs {missing}: pip install 'warmstore[demo]'\n"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.cli.runner import runner
 from torch import nn
-from typer.testing import CliRunner
 
 import warmstore as ws
 from warmstore.cli import app
@@ -18,7 +18,7 @@ from warmstore.features.cache_inspection import find_caches, read_state
 def run(*arguments: object, columns: int = 80, answer: str | None = None) -> tuple[int, str, str]:
     """Exit status, stdout and stderr of one command."""
     environment = {"COLUMNS": str(columns), "TERMINAL_WIDTH": str(columns)}
-    result = CliRunner().invoke(app, [str(one) for one in arguments], env=environment, input=answer)
+    result = runner().invoke(app, [str(one) for one in arguments], env=environment, input=answer)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout, result.stderr

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.cli.runner import runner
 from tests.cli.test_features import run
 from tests.pipeline.making import plan_of
 from tests.slow import thinned
-from typer.testing import CliRunner
 
 import warmstore as ws
 from warmstore.cli import app
@@ -42,7 +42,7 @@ number = 3
 def test_an_error_of_the_module_is_shown_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_under_test.py").write_text("import numpy\npipeline = numpy.not_there()")
     monkeypatch.syspath_prepend(str(tmp_path))
-    done = CliRunner().invoke(app, ["pipelines", "plan", "broken_under_test:pipeline"])
+    done = runner().invoke(app, ["pipelines", "plan", "broken_under_test:pipeline"])
     assert isinstance(done.exception, AttributeError)
     assert "not_there" in str(done.exception)
 
@@ -59,7 +59,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("name", thinned(2, ["pipeline", pytest.param("made", marks=pytest.mark.slow)]))
 def test_a_plan_is_printed_and_drawn(module: str, name: str, tmp_path: Path) -> None:
     told = ["--memory", "100MB", "--workers", "0", "--seconds", "0.5", "--plot", "plan.png"]
-    done = CliRunner().invoke(app, ["pipelines", "plan", f"{module}:{name}", *told], env={"COLUMNS": "140"})
+    done = runner().invoke(app, ["pipelines", "plan", f"{module}:{name}", *told], env={"COLUMNS": "140"})
     assert done.exit_code == 0, done.output
     assert "1 work" in done.output
     assert "in memory" in done.output
@@ -77,10 +77,10 @@ def test_a_plan_is_printed_and_drawn(module: str, name: str, tmp_path: Path) -> 
     ],
 )
 def test_what_is_no_pipeline_is_named(module: str, name: str, says: str) -> None:
-    done = CliRunner().invoke(app, ["pipelines", "plan", name.format(module)])
+    done = runner().invoke(app, ["pipelines", "plan", name.format(module)])
     assert done.exit_code == 2
-    assert says in done.output
-    assert "Traceback" not in done.output
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 # The commands of folders

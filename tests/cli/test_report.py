@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli.runner import runner
 from tests.report.histories import epochs, feature_cache, write
-from typer.testing import CliRunner
 
 from warmstore.cli import app
 from warmstore.report import live
@@ -13,9 +13,10 @@ from warmstore.storage.history import NAME
 
 
 def run(*arguments: object, status: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == status, result.output
-    return result.output
+    result = runner().invoke(app, [str(argument) for argument in arguments])
+    said = result.stdout + result.stderr
+    assert result.exit_code == status, said
+    return said
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from tests.cli.runner import runner
 
 import warmstore as ws
 from warmstore.cli import app
@@ -18,7 +18,7 @@ from warmstore.cli import app
 def run(*arguments: object, columns: int = 80) -> tuple[int, str, str]:
     """Exit status, stdout and stderr of one command."""
     environment = {"COLUMNS": str(columns), "TERMINAL_WIDTH": str(columns)}
-    result = CliRunner().invoke(app, [str(one) for one in arguments], env=environment)
+    result = runner().invoke(app, [str(one) for one in arguments], env=environment)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout, result.stderr

@@ -104,12 +104,12 @@ def test_an_optional_package_that_is_missing_is_named(
 
 
 def test_the_list_of_formats_is_sorted_and_help_and_docs_have_it() -> None:
-    from typer.testing import CliRunner
+    from tests.cli.runner import runner
 
     from warmstore.cli import app
 
     assert list(FORMATS) == sorted(FORMATS)
-    shown = CliRunner().invoke(app, ["store", "convert", "--help"]).output
+    shown = runner().invoke(app, ["store", "convert", "--help"]).output
     assert ", ".join(OF_FILES) in " ".join(shown.split())
     assert all(f'"{name}"' in (ws.convert.__doc__ or "") for name in OF_FILES)
     root = Path(__file__).parents[2]
