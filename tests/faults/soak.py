@@ -27,7 +27,7 @@ import numpy as np
 from tests.faults.soak_courier import Courier
 from tests.faults.soak_model import FIELDS, Sizes, judge_all, judge_cached
 from tests.faults.soak_roles import CACHE_SIZE, Editor, Place, Writer, cached_values, run_reader, run_worker
-from tests.faults.soak_watch import Watch, growth
+from tests.faults.soak_watch import MOST_THREADS, Watch, growth
 
 import warmstore as ws
 from warmstore.storage.disk_usage import entries_below
@@ -143,6 +143,8 @@ def _run(soak: Soak, place: Place, result: SoakResult, watched: Path) -> None:
     result.operations = table.operations
     result.at_a_tenth = watch.around(soak.operations // 10)
     result.in_the_end = watch.around(watch.samples[-1]["operations"])
+    if watch.most_threads > MOST_THREADS:
+        result.failures.append(f"a process had {watch.most_threads} threads")
     if soak.operations >= LONG:
         result.failures += growth(result.at_a_tenth, result.in_the_end)
     _end(soak, place, processes, result)

@@ -11,8 +11,10 @@ from warmstore.storage.disk_usage import entries_below
 
 MEMORY = ("uss", "pss", "rss")
 COUNTED = ("descriptors", "threads", "mappings")
-GROWTH = {"uss": 1.05, "descriptors": 1.1, "threads": 1.5, "mappings": 1.1, "bytes": 1.1, "files": 1.1}
-"""How many times as much there may be in the end. Pools of threads for slow disks and remotes grow when they must."""
+GROWTH = {"uss": 1.05, "descriptors": 1.1, "mappings": 1.1, "bytes": 1.1, "files": 1.1}
+"""How many times as much there may be in the end."""
+MOST_THREADS = 100
+"""Of a process: pools for slow disks (32) and remotes grow to their bounds when a disk is slow, maybe late."""
 FOLDERS = ("store", "caches", "remote", "clone", "copies", "other")
 
 
@@ -40,9 +42,11 @@ class Watch:
         self._folder = folder
         self._processes = processes
         self.samples: list[dict[str, Any]] = []
+        self.most_threads = 0  # of one process
 
     def sample(self, operations: int, seconds: float) -> None:
         each = {name: look(pid) for name, pid in self._processes.items()}
+        self.most_threads = max(self.most_threads, *(one["threads"] for one in each.values()))
         disk = {name: _on_disk(self._folder / name) for name in FOLDERS}
         sums = {what: sum(one[what] for one in each.values()) for what in (*MEMORY, *COUNTED)}
         sums |= {what: sum(one[what] for one in disk.values()) for what in ("bytes", "files")}

@@ -204,6 +204,7 @@ def read_keys(gatherer: Gatherer, field: str, rows: Int64) -> tuple[Keys, Bools 
 
 def _present_keys(store: LocalStore, field: str, first: int, last: int) -> tuple[Keys, Int64]:
     gatherer = store._gatherer
+    last = min(last, gatherer.snapshot.rows)  # another thread may have followed a rebalance, and there are fewer rows
     gaps, rows = gatherer.snapshot.gaps, np.arange(first, last, dtype=np.int64)
     if gaps is not None:
         rows = rows[~gaps.holds(rows)]

@@ -18,6 +18,7 @@ import warmstore as ws
 from warmstore.errors import ReadOnly, SchemaMismatch
 from warmstore.features.keyed.cache_quota import SMALLEST
 from warmstore.records.format.manifest import read_manifest
+from warmstore.records.index.key_index import KeyIndex
 from warmstore.records.maintenance.chunk_states import chunk_states
 
 pytestmark = pytest.mark.forks
@@ -296,3 +297,29 @@ def test_the_index_and_figures_of_evicted_samples(tmp_path: Path) -> None:
         assert sum(state.records for state in states) == len(cache)
         assert all(state.state in ("sealed", "open") for state in states)
         assert cache.stats().bytes <= BOUND
+
+
+def test_rows_that_a_rebalance_removed_while_the_index_caught_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread follows the rebalance of another process: the store has fewer rows than the index is to cover."""
+    with ws.FeatureCache(tmp_path, "c", async_write=False) as one, ws.FeatureCache(tmp_path, "c") as other:
+        for ids in (range(50), range(50), range(3)):
+            other.put_batch(ids, values(ids))
+            other.flush()
+        assert right(one, list(range(50))) == 0
+        for first in (0, 60):
+            other.put_batch(range(first, first + 40), values(range(first, first + 40)))
+            other.flush()
+        store, catch_up = one._session.version.reader.keyed.store, KeyIndex.catch_up
+
+        def late(index: KeyIndex, rows: int) -> None:
+            monkeypatch.undo()
+            other.rebalance(progress=False)
+            store.refresh()
+            assert rows > len(store)
+            catch_up(index, rows)
+
+        monkeypatch.setattr(KeyIndex, "catch_up", late)
+        assert right(one, list(range(100))) <= 50
+        assert right(one, list(range(100))) == 10
