@@ -55,11 +55,13 @@ SCRATCH = Path(tempfile.gettempdir()) / f"warmstore-fuzz-{os.getpid()}"
 
 @dataclass(frozen=True)
 class Parser:
-    """One parser. given: real inputs, or what makes them. errors: of its documented kinds."""
+    """One parser. given: real inputs, or what makes them. errors: of its documented kinds. share: of the inputs that
+    others get, where one takes long."""
 
     parse: Callable[[bytes], Any]
     given: Sequence[bytes] | Callable[[], Sequence[bytes]]
     errors: tuple[type[Exception], ...] = field(default=(WarmstoreError,))
+    share: float = 1.0
 
     @property
     def inputs(self) -> Sequence[bytes]:
@@ -193,8 +195,8 @@ PARSERS: dict[str, Parser] = {
     "store.json, unsealed": Parser(lambda data: manifest_of(data, "store.json"), [real.STORE]),
     "log": Parser(log_entries, [real.LOG, real.LOG[:SIZE]]),
     "log, unsealed": Parser(lambda data: entries_of(data, real.SEED, "log"), [real.LOG, real.LOG[: 3 * SIZE + 5]]),
-    "log of a store": Parser(_log, lambda: [_log.seed]),
-    "key index": Parser(_index, lambda: [_index.seed]),
+    "log of a store": Parser(_log, lambda: [_log.seed], share=0.01),
+    "key index": Parser(_index, lambda: [_index.seed], share=0.05),
     "numbers": Parser(number_lists, [real.NUMBERS]),
     "profile": Parser(in_file("profile", Profile.load), [real.as_json({"format": 5, **asdict(real.PROFILE)})]),
     "cost.json": Parser(in_file("cost", read_usage), [real.COST]),

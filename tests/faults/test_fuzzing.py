@@ -72,8 +72,7 @@ def test_entries_of_a_log_that_cannot_be(name: str, value: int) -> None:
 def test_mutated_inputs(name: str) -> None:
     rng = random.Random(name)
     inputs = PARSERS[name].inputs
-    count = either(10, 3000) if name in ("log of a store", "key index") else either(200, 20_000)
-    for _ in range(count):
+    for _ in range(max(10, int(either(200, 20_000) * PARSERS[name].share))):
         data = mutated(inputs, rng)
         try:
             PARSERS[name](data)

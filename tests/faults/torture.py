@@ -224,14 +224,14 @@ def fuzz(results: Results, wanted: int, corpora: Path) -> Iterator[None]:
         print("parsers are not fuzzed: pip install 'warmstore[fuzz]'", flush=True)
         return
     for number in itertools.count():
-        for parser in PARSERS:
+        for name, parser in PARSERS.items():
             if results.total("fuzz", "inputs") >= wanted:
                 return
-            part = f"{parser}, part {number}"
+            part = f"{name}, part {number}"
             if results.has("fuzz", part):
                 continue
             began = time.monotonic()
-            found = fuzz_campaign.campaign(parser, number, INPUTS, corpora)
+            found = fuzz_campaign.campaign(name, number, int(INPUTS * parser.share), corpora)
             results.add("fuzz", part, asdict(found))
             print(
                 f"parsers: {part}: {found.inputs:,} inputs, {found.edges:,} edges, {len(found.failures)} failed, "
