@@ -27,9 +27,9 @@ from warmstore.errors import (
     UnsupportedType,
     WriteFailed,
 )
-from warmstore.records.format import manifest
 from warmstore.records.format.manifest import FORMAT
 from warmstore.records.write.write_buffer import WriteBuffer, block_of, largest_record
+from warmstore.storage import checked_json
 from warmstore.storage.files import Files
 
 pytestmark = pytest.mark.forks
@@ -463,7 +463,7 @@ def test_a_newer_format(store: ws.RecordStore) -> None:
     path = store.path / "store.json"
     content = {**json.loads(path.read_text()), "format": FORMAT + 1, "unheard": "of"}
     del content["checksum"]
-    path.write_text(json.dumps({**content, "checksum": manifest._checksum(content)}))
+    path.write_text(json.dumps({**content, "checksum": checked_json.checksum_of(content)}))
     before = path.read_bytes()
     for mode in ("r", "a"):
         with pytest.raises(NewerFormat, match=f"format {FORMAT + 1}"):

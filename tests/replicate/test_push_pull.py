@@ -465,12 +465,12 @@ def test_names_that_lead_elsewhere(tmp_path: Path) -> None:
     outside.write_text("mine")
 
     def tampered(change: Callable[[dict[str, Any]], None]) -> None:
-        from warmstore.replicate.remote_snapshot import _checksum
+        from warmstore.storage.checked_json import checksum_of
 
         content = json.loads(good)
         del content["checksum"]
         change(content)
-        content["checksum"] = _checksum(content)
+        content["checksum"] = checksum_of(content)
         head.write_text(json.dumps(content))
 
     def chunk(content: dict[str, Any]) -> None:
