@@ -135,6 +135,7 @@ def is_told(ended: Ended) -> bool:
     return not ended.signal and any(word in ended.error for word in words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["samples", "pipeline"])
 def test_worker_processes_with_few_descriptors(tmp_path: Path, how: str) -> None:
     outcomes = []
