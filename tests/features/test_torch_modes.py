@@ -56,6 +56,18 @@ def test_a_compiled_module_inside(tmp_path, linear):
         assert cache.stats().hits == 4
 
 
+def test_a_module_that_lightning_has_compiled(tmp_path, linear):
+    """Where Lightning is imported, torch.compile keeps its arguments in the module that is compiled."""
+    x = torch.rand(4, 3)
+    with ws.FeatureCache(tmp_path, "id") as cache:
+        first = ws.CachedModule(linear, cache)(x, cache_ids=range(4))
+    compiled = torch.compile(linear, backend="aot_eager")
+    compiled._compile_kwargs = {"backend": "aot_eager"}
+    assert linear._compile_kwargs
+    with ws.FeatureCache(tmp_path, "id") as cache:
+        assert torch.equal(ws.CachedModule(compiled, cache)(torch.zeros(4, 3), cache_ids=range(4)), first)
+
+
 def test_a_compiled_model_trains_its_head(tmp_path, linear):
     head = nn.Linear(2, 1)
     features = ws.CachedModule(linear, ws.FeatureCache(tmp_path, "id"))

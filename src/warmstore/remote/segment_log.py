@@ -112,7 +112,7 @@ class SegmentLog:
         self.packs = packs
         self.vouching = vouching
         self._mirror = mirror
-        self._objections: dict[str, str | None] = {}  # by name
+        self._objections: dict[str, str | None] = {}  # by name; None to accepted ones
         self._bundles: dict[str, Bundle] = {}  # by the name of a head or a pack
         self._segments: dict[str, Segment] = {}  # loose ones, by name
 
@@ -156,6 +156,8 @@ class SegmentLog:
         wanted = [name for name in listed if name.depth < 0 and name.hash not in folded and name.hash not in replaced]
         loose = await reading.segments(wanted)
         self._forget({*(name.text for name, _ in heads), *packs, *(name.text for name in wanted)})
+        accepted = [*listed, *(segment.name for segment, _ in folded.values())]
+        self._objections = dict.fromkeys(name.text for name in accepted)  # those to others are found again
         return LogState(loose, heads, list(folded.values()), listed, others, problems, reading.damaged)
 
     def _objection(self, name: LogName) -> str | None:

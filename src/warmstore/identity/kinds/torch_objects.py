@@ -27,6 +27,7 @@ from warmstore.identity.watch import LEFT
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {
     "_is_torch_compile", "_compiled_call_impl", "_is_hf_initialized", "_forward_method",
+    "_compile_kwargs",  # which Lightning keeps, as its torch.compile was called
 }  # fmt: skip
 _OF_GRAPHS = frozenset(
     ("_code", "_lineno_map", "_graph", "_prologue_start", "_tracer_cls", "_tracer_extras", "meta", "shape_env",
