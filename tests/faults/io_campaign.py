@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.faults.children import Ended, in_child, well
 from tests.faults.judging import SECONDS
@@ -27,6 +27,7 @@ from warmstore.errors import WarmstoreError, WriteFailed
 from warmstore.storage import lifecycle
 from warmstore.storage.files import Buffer
 
+T = TypeVar("T")
 SHORT = -1
 """A write that takes half of its bytes."""
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EINTR, errno.EACCES, errno.EMFILE)
@@ -176,8 +177,8 @@ def campaign(story: Story, first: int, last: int, seed: int = 0) -> IoResult:
         result.of = len(faults)
         random.Random(seed).shuffle(faults)
         for batch in _batches(faults[first:last]):
-            for fault, why in _judge(story, folder, batch, states):
-                result.failures.append(f"{story.name}, {fault}: {why}")
+            failures, _ = judge_each(story, folder, batch, _run, states)
+            result.failures += [f"{story.name}, {fault}: {why}" for fault, why in failures]
             result.faults += len(batch)
     return result
 
@@ -196,21 +197,36 @@ def prepared(story: Story, folder: Path) -> Path:
     return root
 
 
-def _judge(story: Story, folder: Path, batch: list[Fault], states: list[Any]) -> list[tuple[Fault, str]]:
-    """Run a story with each of some faults. Returns those after which something was wrong, and what."""
-    failures: list[tuple[Fault, str]] = []
+def judge_each(
+    story: Story,
+    folder: Path,
+    trials: Sequence[T],
+    run: Callable[[Story, Path, T, Callable[[Any], None]], None],
+    states: list[Any],
+) -> tuple[list[tuple[T, str]], int]:
+    """Run a story in a child for each of some trials, and let two other processes judge what is there.
+
+    Args:
+        run: runs the story with one trial in a folder, and says which of `states` may be there, the first and the last.
+
+    Returns:
+        The trials after which something was wrong, and what; and how many of the others ended the story early.
+    """
+    failures: list[tuple[T, str]] = []
     allowed: dict[int, list[Any]] = {}
-    for number, fault in enumerate(batch):
-        ended = in_child(lambda say, number=number, fault=fault: _run(story, folder / str(number), fault, say))  # type: ignore[misc]
+    stopped = 0
+    for number, trial in enumerate(trials):
+        ended = in_child(lambda say, number=number, trial=trial: run(story, folder / str(number), trial, say))  # type: ignore[misc]
         if why := wrong(ended):
-            failures.append((fault, why))
+            failures.append((trial, why))
         else:
             ((least, most),) = ended.said
             allowed[number] = states[least : most + 1]
-    failures += [(batch[number], why) for number, why in judge(story, folder, allowed)]
-    for number in range(len(batch)):
+            stopped += least < len(states) - 1
+    failures += [(trials[number], why) for number, why in judge(story, folder, allowed)]
+    for number in range(len(trials)):
         shutil.rmtree(folder / str(number), ignore_errors=True)
-    return failures
+    return failures, stopped
 
 
 def judge(story: Story, folder: Path, allowed: dict[int, list[Any]]) -> list[tuple[int, str]]:

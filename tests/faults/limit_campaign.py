@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 from tests.faults.children import in_child, well
-from tests.faults.io_campaign import Promises, judge, prepared, quiet, states_after, wrong
+from tests.faults.io_campaign import Promises, judge_each, prepared, quiet, states_after
 from tests.faults.judging import SECONDS
 from tests.faults.power_campaign import SHARED, Story
 
@@ -93,8 +93,9 @@ def campaign(story: Story, first: int, last: int, seed: int = 0) -> LimitResult:
         states = _states(story, folder / "whole")
         for start in range(first, last, _BATCH):
             limits = [limit_of(story, number, seed) for number in range(start, min(start + _BATCH, last))]
-            for limit, why in _judge(story, folder, limits, states, result):
-                result.failures.append(f"{story.name}, {limit}: {why}")
+            failures, stopped = judge_each(story, folder, limits, _run, states)
+            result.failures += [f"{story.name}, {limit}: {why}" for limit, why in failures]
+            result.stopped += stopped
             result.limits += len(limits)
     return result
 
@@ -109,26 +110,6 @@ def _states(story: Story, folder: Path) -> list[Any]:
     (states,) = well(in_child(run))
     shutil.rmtree(folder)
     return list(states)
-
-
-def _judge(
-    story: Story, folder: Path, limits: list[Limit], states: list[Any], result: LimitResult
-) -> list[tuple[Limit, str]]:
-    """Run a story with each of some limits. Returns those after which something was wrong, and what."""
-    failures: list[tuple[Limit, str]] = []
-    allowed: dict[int, list[Any]] = {}
-    for number, limit in enumerate(limits):
-        ended = in_child(lambda say, number=number, limit=limit: _run(story, folder / str(number), limit, say))  # type: ignore[misc]
-        if why := wrong(ended):
-            failures.append((limit, why))
-        else:
-            ((least, most),) = ended.said
-            allowed[number] = states[least : most + 1]
-            result.stopped += least < len(states) - 1
-    failures += [(limits[number], why) for number, why in judge(story, folder, allowed)]
-    for number in range(len(limits)):
-        shutil.rmtree(folder / str(number), ignore_errors=True)
-    return failures
 
 
 def _run(story: Story, folder: Path, limit: Limit, say: Callable[[Any], None]) -> None:
