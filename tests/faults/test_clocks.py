@@ -16,17 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults import cache_cuts, record_cuts, remote_cuts
 from tests.faults.children import in_child, well
 from tests.faults.io_campaign import Promises
 from tests.faults.judging import SECONDS
 from tests.faults.power_campaign import Story, spare_syncs
 from tests.faults.recording import _Real, everywhere
+from tests.faults.story_lists import STORIES
 from tests.slow import either, thinned
 
 pytestmark = pytest.mark.forks
 
-STORIES = [*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES]
 JUMPS = (0, 0, 1, -1, 3600, -3600, 2 * 86400, -2 * 86400, 10 * 365 * 86400, -10 * 365 * 86400)
 """Seconds."""
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.faults import cache_cuts, record_cuts, remote_cuts
 from tests.faults.io_campaign import SHORT, campaign, faults_of
 from tests.faults.power_campaign import Story
 from tests.faults.record_cuts import FIELDS, check_store, value
+from tests.faults.story_lists import FAULTY
 from tests.faults.test_exits import Counted
 from tests.slow import either
 
@@ -20,13 +20,12 @@ from warmstore.storage.memory.unchecked_reader import UncheckedReader
 
 pytestmark = pytest.mark.forks
 
-STORIES = [*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES, *remote_cuts.WITHOUT_POWER_CUTS]
 LONG = {"tiers", "evictions", "fills"}
 
 
 @pytest.mark.parametrize(
     "story",
-    [pytest.param(story, marks=[pytest.mark.slow] * (story.name in LONG), id=story.name) for story in STORIES],
+    [pytest.param(story, marks=[pytest.mark.slow] * (story.name in LONG), id=story.name) for story in FAULTY],
 )
 def test_some_faults(story: Story) -> None:
     found = campaign(story, 0, either(2, 60), seed=2)
@@ -37,7 +36,7 @@ def test_some_faults(story: Story) -> None:
 
 def test_what_the_parent_has_open_is_not_the_story_s(tmp_path: Path) -> None:
     """Its child inherits it. What that has pending is no commit of the story's, which failed before its first one."""
-    story = next(story for story in STORIES if story.name == "deep")
+    story = next(story for story in FAULTY if story.name == "deep")
     with Counted() as other:
         other._register()
         found = campaign(story, 0, 4, seed=2)  # one of these is the creation of the store

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults import cache_cuts, process_stories, record_cuts, remote_cuts
+from tests.faults import process_stories, record_cuts
 from tests.faults.kill_campaign import KillResult, campaign, kill_of, kind_of
 from tests.faults.power_campaign import Story
 from tests.faults.record_cuts import FIELDS, check_store, value
+from tests.faults.story_lists import KILLED
 from tests.slow import either
 
 import warmstore as ws
@@ -18,12 +19,11 @@ from warmstore.storage import lifecycle
 pytestmark = pytest.mark.forks
 
 SHORT = ("appends", "edits", "puts", "writers")
-STORIES = [*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES, *process_stories.STORIES]
 
 
 @pytest.mark.parametrize(
     "story",
-    [pytest.param(story, id=story.name, marks=() if story.name in SHORT else pytest.mark.slow) for story in STORIES],
+    [pytest.param(story, id=story.name, marks=() if story.name in SHORT else pytest.mark.slow) for story in KILLED],
 )
 def test_some_kills(story: Story) -> None:
     found = campaign(story, 0, either(4, 24), seed=3)

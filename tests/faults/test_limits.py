@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.faults import cache_cuts, record_cuts, remote_cuts
+from tests.faults import record_cuts
 from tests.faults.children import Ended, in_child, well
 from tests.faults.limit_campaign import Limit, campaign, limit_of
 from tests.faults.power_campaign import Story
 from tests.faults.small_disk import shrink_shared_memory
+from tests.faults.story_lists import FAULTY
 from tests.pipeline.functions import slow_image
 from tests.pipeline.making import expected, plan_of, same
 from tests.slow import either, is_long
@@ -23,14 +24,13 @@ import warmstore as ws
 pytestmark = pytest.mark.forks
 
 SHORT = ("edits", "puts", "artifacts")
-STORIES = [*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES, *remote_cuts.WITHOUT_POWER_CUTS]
 MB = 1 << 20
 SECONDS = 120
 
 
 @pytest.mark.parametrize(
     "story",
-    [pytest.param(story, id=story.name, marks=() if story.name in SHORT else pytest.mark.slow) for story in STORIES],
+    [pytest.param(story, id=story.name, marks=() if story.name in SHORT else pytest.mark.slow) for story in FAULTY],
 )
 def test_some_limits(story: Story) -> None:
     found = campaign(story, 0, either(6, 48), seed=4)

@@ -22,15 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import (
-    cache_cuts,
     corruption_campaign,
     fuzz_campaign,
     io_campaign,
     kill_campaign,
     limit_campaign,
-    process_stories,
     record_cuts,
-    remote_cuts,
     soak,
 )
 from tests.faults.damaged_caches import SUBJECTS as CACHES
@@ -38,6 +35,7 @@ from tests.faults.damaged_remotes import SUBJECTS as REMOTES
 from tests.faults.damaged_stores import SUBJECTS as STORES
 from tests.faults.fuzzed_parsers import PARSERS
 from tests.faults.power_campaign import Story, campaign
+from tests.faults.story_lists import FAULTY, KILLED, STORIES
 from tests.warm import search_for_patches
 
 from warmstore.storage.atomic import replace_file
@@ -53,9 +51,6 @@ DAMAGES = 500
 INPUTS = 20_000
 """Inputs of one part, for one parser."""
 SUBJECTS = [*STORES, *CACHES, *REMOTES]
-STORIES: list[Story] = [*record_cuts.STORIES, *cache_cuts.STORIES, *remote_cuts.STORIES]
-FAULTY: list[Story] = [*STORIES, *remote_cuts.WITHOUT_POWER_CUTS]
-KILLED: list[Any] = [*FAULTY, *process_stories.STORIES]
 SHARES = {"tiers": 0.2, "evictions": 0.3}
 """Stories whose states take long to judge have fewer."""
 SOAKS = 1_000_000, 100_000
