@@ -76,7 +76,7 @@ architecture: .venv/has-dev
 	$(BIN)/python docs/architecture_picture.py
 
 # Campaigns against power cuts, failing calls, damaged files and made-up inputs, which go on where they stopped; the counts are
-# in build/torture.json.
+# in build/torture.
 torture: .venv/has-fuzz
 	$(BIN)/python -m tests.faults.torture
 

@@ -23,6 +23,8 @@ _BATCH = 64
 _PAGE = 4096
 _DENSE = 1 << 16
 """Bytes of a file up to which each byte is damaged; of larger files, which are mostly zeros, what is in use."""
+_ROUNDS = {"cut": 1, "inverted": 2}
+"""What comes after one wrong bit in every byte, and files that are removed and swapped."""
 EXACT, REPORTED = "exact", "reported"
 
 
@@ -174,6 +176,7 @@ def campaign(
             if chosen(damage)
         ]
         random.Random(seed).shuffle(damages)
+        damages.sort(key=lambda damage: _ROUNDS.get(damage.how, 0))
         result.of = len(damages)
         disk, paths = Disk(root), subject.files(root)
 

@@ -9,7 +9,6 @@ import errno
 import os
 import random
 import shutil
-import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -17,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.faults.children import Ended, in_child, well
-from tests.faults.judging import SECONDS
+from tests.faults.children import in_child, well
+from tests.faults.judging import Failures, judge_all
 from tests.faults.power import Promise
 from tests.faults.power_campaign import SHARED, Story, spare_syncs
 from tests.faults.recording import SEAM, _Real, everywhere
@@ -177,7 +176,7 @@ def campaign(story: Story, first: int, last: int, seed: int = 0) -> IoResult:
         result.of = len(faults)
         random.Random(seed).shuffle(faults)
         for batch in _batches(faults[first:last]):
-            failures, _ = judge_each(story, folder, batch, _run, states)
+            failures, _ = judge_each(story, folder, batch, _run, states, in_one_process=True)
             result.failures += [f"{story.name}, {fault}: {why}" for fault, why in failures]
             result.faults += len(batch)
     return result
@@ -189,11 +188,13 @@ def _batches(faults: list[Fault]) -> Iterator[list[Fault]]:
 
 
 def prepared(story: Story, folder: Path) -> Path:
-    """A new folder with what is there before a story begins."""
+    """A new folder with what is there before a story begins: a copy of what was made for the first one beside it."""
     spare_syncs()
-    root = folder / "root"
-    root.mkdir(parents=True)
-    story.prepare(root)
+    root, first = folder / "root", folder.parent / "prepared"
+    if not first.is_dir():
+        first.mkdir(parents=True)
+        story.prepare(first)
+    shutil.copytree(first, root)
     return root
 
 
@@ -201,35 +202,36 @@ def judge_each(
     story: Story,
     folder: Path,
     trials: Sequence[T],
-    run: Callable[[Story, Path, T, Callable[[Any], None]], None],
+    run: Callable[[Story, Path, T], tuple[int, int]],
     states: list[Any],
+    *,
+    in_one_process: bool,
 ) -> tuple[list[tuple[T, str]], int]:
-    """Run a story in a child for each of some trials, and let two other processes judge what is there.
+    """Run a story with each of some trials in a child, and let two other processes judge what is there.
 
     Args:
-        run: runs the story with one trial in a folder, and says which of `states` may be there, the first and the last.
+        run: runs the story with one trial in a folder. Returns which of `states` may be there, the first and the last.
+        in_one_process: one child runs one after the other, as a program that goes on after an error.
 
     Returns:
         The trials after which something was wrong, and what; and how many of the others ended the story early.
     """
-    failures: list[tuple[T, str]] = []
-    allowed: dict[int, list[Any]] = {}
-    stopped = 0
-    for number, trial in enumerate(trials):
-        ended = in_child(lambda say, number=number, trial=trial: run(story, folder / str(number), trial, say))  # type: ignore[misc]
-        if why := wrong(ended):
-            failures.append((trial, why))
-        else:
-            ((least, most),) = ended.said
-            allowed[number] = states[least : most + 1]
-            stopped += least < len(states) - 1
-    failures += [(trials[number], why) for number, why in judge(story, folder, allowed)]
-    for number in range(len(trials)):
+    numbers = range(len(trials))
+    left: dict[int, Any] = {}
+    failures: Failures = []
+    for together in [numbers] if in_one_process else [[number] for number in numbers]:
+        ran, failed = judge_all(together, lambda number: run(story, folder / str(number), trials[number]), spare_syncs)
+        left |= ran
+        failures += failed
+    allowed = {number: states[least : most + 1] for number, (least, most) in left.items()}
+    failures += judge(story, folder, allowed)
+    for number in numbers:
         shutil.rmtree(folder / str(number), ignore_errors=True)
-    return failures, stopped
+    stopped = sum(least < len(states) - 1 for least, _ in left.values())
+    return [(trials[number], why) for number, why in failures], stopped
 
 
-def judge(story: Story, folder: Path, allowed: dict[int, list[Any]]) -> list[tuple[int, str]]:
+def judge(story: Story, folder: Path, allowed: dict[int, list[Any]]) -> Failures:
     """Let two other processes open what is in the folders of some numbers.
 
     Args:
@@ -238,41 +240,21 @@ def judge(story: Story, folder: Path, allowed: dict[int, list[Any]]) -> list[tup
     Returns:
         The numbers where something was wrong, and what.
     """
-    failures: list[tuple[int, str]] = []
-    expected: dict[int, Any] = {}
-    for turn in range(2):
-        found: dict[int, Any] = {}
-        for number, given in (expected if turn else allowed).items():
-            root = folder / str(number) / "root"
-            ended = in_child(lambda say, root=root, given=given, turn=turn: _look(story, root, given, turn, say))  # type: ignore[misc]
-            if why := wrong(ended):
-                failures.append((number, why))
-            else:
-                (found[number],) = ended.said
-        expected = found
-    return failures
+
+    def first(number: int) -> Any:
+        return story.check(folder / str(number) / "root", allowed[number], thorough=False)
+
+    expected, failures = judge_all(allowed, first, spare_syncs)
+    _, later = judge_all(
+        expected, lambda number: story.again(folder / str(number) / "root", expected[number]), spare_syncs
+    )
+    return failures + later
 
 
-def _look(story: Story, root: Path, given: Any, turn: int, say: Callable[[Any], None]) -> None:
-    """Judge what is there, as the first process after a fault or as the second one."""
-    signal.alarm(SECONDS)
-    quiet()
-    say(story.again(root, given) if turn else story.check(root, given, thorough=False))
-
-
-def wrong(ended: Ended) -> str:
-    """How a child ended that should have ended well; "" if it did."""
-    if ended.signal:
-        return "a hang" if ended.signal == signal.SIGALRM else f"a crash by signal {ended.signal}"
-    return ended.error or ("" if ended.code == 0 else f"it ended with {ended.code}")
-
-
-def _run(story: Story, folder: Path, fault: Fault, say: Callable[[Any], None]) -> None:
-    """Run a story with a fault, and say which states of its data may be there."""
-    signal.alarm(SECONDS)
-    quiet()
+def _run(story: Story, folder: Path, fault: Fault) -> tuple[int, int]:
+    """Run a story with a fault. Returns which states of its data may be there."""
     root = prepared(story, folder)
-    say(states_after(story, root, everywhere(Failing(root, fault)), _is_told))
+    return states_after(story, root, everywhere(Failing(root, fault)), _is_told)
 
 
 def _is_told(error: Exception) -> bool:
@@ -290,7 +272,7 @@ def states_after(
     Returns:
         The first and the last of the states that may be there, by their numbers.
     """
-    inherited = set(map(id, lifecycle._owners))  # of this process's parent, which also holds them in memory
+    inherited = {id(one): one for one in lifecycle._owners}  # of the parent, or of a story before
     promises = Promises()
     raised = None
     with faults:
@@ -314,13 +296,3 @@ def states_after(
     # What was pending, the object that reported the error has committed when it was closed.
     least = min(least + 1, most) if pending and getattr(story, "commits_pending", False) else least
     return least, most
-
-
-def quiet() -> None:
-    """Make this process say nothing, and not wait for the disk."""
-    import logging
-    import warnings
-
-    logging.disable()
-    warnings.simplefilter("ignore")
-    spare_syncs()

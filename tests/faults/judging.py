@@ -42,25 +42,31 @@ def judge_all(
                 failures.append((number, told))
             if what != "began":
                 left.remove(number)
-        if not ended.signal and not ended.error and ended.code == 0:
+        if not (why := wrong(ended)):
             break
-        failures.append((at, f"{_end(ended)}: {ended.error}"))
+        failures.append((at, why))
         if at in left:
             left.remove(at)
     return found, failures
 
 
-def _end(ended: Ended) -> str:
+def quiet() -> None:
+    """Make this process say nothing."""
+    logging.disable()
+    warnings.simplefilter("ignore")
+
+
+def wrong(ended: Ended) -> str:
+    """How a child ended that should have ended well; "" if it did."""
     if ended.signal:
         return HANG if ended.signal == signal.SIGALRM else f"{CRASH} by signal {ended.signal}"
-    return "an end"
+    return ended.error or ("" if ended.code == 0 else f"it ended with {ended.code}")
 
 
 def _judge(
     say: Callable[[Any], None], numbers: Iterable[int], judge: Callable[[int], Any], prepare: Callable[[], None]
 ) -> None:
-    logging.disable()
-    warnings.simplefilter("ignore")
+    quiet()
     prepare()
     for number in numbers:
         signal.alarm(SECONDS)

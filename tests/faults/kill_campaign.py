@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 
 import psutil
 from tests.faults.children import in_child, well
-from tests.faults.io_campaign import Failing, judge, prepared, quiet, wrong
-from tests.faults.judging import SECONDS
+from tests.faults.io_campaign import Failing, judge, prepared
+from tests.faults.judging import HANG, SECONDS, quiet, wrong
 from tests.faults.power import Promise
 from tests.faults.power_campaign import SHARED, Story
 from tests.faults.recording import everywhere
@@ -32,7 +32,6 @@ from warmstore.storage import lifecycle
 
 _BATCH = 24
 _PR_SET_CHILD_SUBREAPER = 36
-_HANG = "a hang"
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ def campaign(story: Story, first: int, last: int, seed: int = 0) -> KillResult:
 
 def kind_of(why: str) -> str:
     """Which count of a `KillResult` a failure is one of."""
-    if why.startswith(_HANG):
+    if why.startswith(HANG):
         return "hangs"
     if why.startswith("a crash"):
         return "crashes"
@@ -225,7 +224,7 @@ def _supervise(story: Story, folder: Path, kill: Kill, seconds: float, say: Call
     """Run a story in a child, which is killed. Says what is wrong, or whether it was killed and what it has said."""
 
     def give_up(number: int, frame: object) -> NoReturn:
-        say(f"{_HANG}: it, or what it has left behind, runs for {SECONDS} seconds")
+        say(f"{HANG}: it, or what it has left behind, runs for {SECONDS} seconds")
         os.killpg(0, signal.SIGKILL)
         raise AssertionError
 

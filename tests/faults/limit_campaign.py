@@ -10,7 +10,6 @@ import gc
 import random
 import resource
 import shutil
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +19,8 @@ from typing import Any
 
 import psutil
 from tests.faults.children import in_child, well
-from tests.faults.io_campaign import Promises, judge_each, prepared, quiet, states_after
-from tests.faults.judging import SECONDS
+from tests.faults.io_campaign import Promises, judge_each, prepared, states_after
+from tests.faults.judging import quiet
 from tests.faults.power_campaign import SHARED, Story
 
 from warmstore.errors import WarmstoreError
@@ -93,7 +92,7 @@ def campaign(story: Story, first: int, last: int, seed: int = 0) -> LimitResult:
         states = _states(story, folder / "whole")
         for start in range(first, last, _BATCH):
             limits = [limit_of(story, number, seed) for number in range(start, min(start + _BATCH, last))]
-            failures, stopped = judge_each(story, folder, limits, _run, states)
+            failures, stopped = judge_each(story, folder, limits, _run, states, in_one_process=False)
             result.failures += [f"{story.name}, {limit}: {why}" for limit, why in failures]
             result.stopped += stopped
             result.limits += len(limits)
@@ -112,13 +111,11 @@ def _states(story: Story, folder: Path) -> list[Any]:
     return list(states)
 
 
-def _run(story: Story, folder: Path, limit: Limit, say: Callable[[Any], None]) -> None:
-    """Run a story with a limit, and say which states of its data may be there."""
-    signal.alarm(SECONDS)
-    quiet()
+def _run(story: Story, folder: Path, limit: Limit) -> tuple[int, int]:
+    """Run a story with a limit. Returns which states of its data may be there."""
     story.run(prepared(story, folder / "before"), Promises())  # type: ignore[arg-type]  # imports what it needs
     root = prepared(story, folder)
-    say(states_after(story, root, limit.held(), _is_told))
+    return states_after(story, root, limit.held(), _is_told)
 
 
 def _is_told(error: Exception) -> bool:

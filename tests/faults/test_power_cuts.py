@@ -19,12 +19,11 @@ from warmstore.records.format.generation_log import open_log
 from warmstore.records.log.log_entries import ZEROS
 from warmstore.storage.files import Files
 
-pytestmark = pytest.mark.forks
-
 SMALL = [*record_cuts.STORIES, *(record_cuts.RandomStory(seed) for seed in range(either(1, 40)))]
 LARGE = [*cache_cuts.STORIES, *remote_cuts.STORIES]
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("story", [*SMALL, *thinned(3, LARGE)], ids=lambda story: story.name)
 def test_some_states(story: Story) -> None:
     found = campaign(story, either(5 if story in SMALL else 2, 200), seed=1)

@@ -1,12 +1,13 @@
-"""`make torture`: campaigns that go on where they stopped, and whose counts add up in a file.
+"""`make torture`: campaigns that go on where they stopped, and whose counts add up in files.
 
-    python -m tests.faults.torture [--states 100000] [--faults 100000] [--kills 1000] [--limits 1000]
-        [--operations 2000000] [--damages 1000000] [--inputs 10000000] [--results build/torture.json]
+    python -m tests.faults.torture [--states 100000] [--faults 200000] [--kills 1000] [--limits 1000]
+        [--operations 2000000] [--damages 1000000] [--inputs 10000000] [--only power calls] [--results build/torture]
 
 The campaigns take turns: kills, limits of processes, power cuts, calls that fail (all calls x errors x stories, if as
 many are wanted), soaks, damage at rest (all damages of all files), and parsers with inputs of a fuzzer.
 
-A part of a campaign that failed is tried again the next time, and so is one of which this file has never heard.
+Each has a file of its own, so that two processes may run different ones. A part of a campaign that failed is tried
+again the next time.
 """
 
 import argparse
@@ -58,11 +59,13 @@ SOAKS = 1_000_000, 100_000
 
 
 class Results:
-    """The file of counts. parts: by campaign and part, what it counted and how it failed."""
+    """The files of counts in a folder. parts: by campaign and part, what it counted and how it failed."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.parts: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.parts: dict[str, dict[str, Any]] = {
+            path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")
+        }
 
     def has(self, campaign: str, part: str) -> bool:
         """Whether a part was done, without a failure."""
@@ -71,9 +74,10 @@ class Results:
 
     def add(self, campaign: str, part: str, counts: dict[str, Any]) -> None:
         """Note a part, and write the file."""
-        self.parts.setdefault(campaign, {})[part] = counts
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self._path, json.dumps(self.parts, indent=1).encode(), durable=False)
+        parts = self.parts.setdefault(campaign, {})
+        parts[part] = counts
+        self._folder.mkdir(parents=True, exist_ok=True)
+        replace_file(self._folder / f"{campaign}.json", json.dumps(parts, indent=1).encode(), durable=False)
 
     def total(self, campaign: str, name: str) -> int:
         """The sum of a count over all parts."""
@@ -263,30 +267,30 @@ def summary(results: Results) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--states", type=int, default=100_000, help="states after power cuts, in all")
-    parser.add_argument("--faults", type=int, default=100_000, help="calls that fail, in all")
+    parser.add_argument("--faults", type=int, default=200_000, help="calls that fail, in all")
     parser.add_argument("--kills", type=int, default=1000, help="processes killed, in all")
     parser.add_argument("--limits", type=int, default=1000, help="limits of processes, in all")
     parser.add_argument("--operations", type=int, default=2_000_000, help="operations of soaks, in all")
     parser.add_argument("--damages", type=int, default=1_000_000, help="damages of files, in all")
     parser.add_argument("--inputs", type=int, default=10_000_000, help="inputs of parsers, in all")
-    parser.add_argument("--results", type=Path, default=Path("build/torture.json"), help="the file of counts")
+    parser.add_argument("--only", nargs="+", choices=COUNTED, default=[*COUNTED], help="campaigns")
+    parser.add_argument("--results", type=Path, default=Path("build/torture"), help="the folder of counts")
     options = parser.parse_args()
     results = Results(options.results)
-    kept = options.results.with_suffix(".failures")
     with tempfile.TemporaryDirectory(prefix="warmstore-state-") as state:
         os.environ["XDG_STATE_HOME"] = state  # never the user's registry
         try:
             search_for_patches()  # once for all children
-            campaigns = (
-                drawn(results, "kills", kill_campaign.campaign, KILLED, options.kills),
-                drawn(results, "limits", limit_campaign.campaign, FAULTY, options.limits),
-                power(results, options.states, kept),
-                calls(results, options.faults),
-                soaks(results, options.operations),
-                corruption(results, options.damages),
-                fuzz(results, options.inputs, options.results.with_suffix(".corpora")),
-            )
-            for _ in itertools.zip_longest(*campaigns):
+            campaigns = {
+                "kills": drawn(results, "kills", kill_campaign.campaign, KILLED, options.kills),
+                "limits": drawn(results, "limits", limit_campaign.campaign, FAULTY, options.limits),
+                "power": power(results, options.states, options.results / "failures"),
+                "calls": calls(results, options.faults),
+                "soak": soaks(results, options.operations),
+                "corruption": corruption(results, options.damages),
+                "fuzz": fuzz(results, options.inputs, options.results / "corpora"),
+            }
+            for _ in itertools.zip_longest(*(campaigns[name] for name in options.only)):
                 pass
         finally:
             print(summary(results), flush=True)
