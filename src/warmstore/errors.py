@@ -101,6 +101,11 @@ class UnknownFormat(NotSupportedError, ValueError):
 class NewerFormat(NotSupportedError, ValueError):
     """The store was written by a newer warmstore than this one."""
 
+    @classmethod
+    def of(cls, what: object, version: object, known: int) -> "NewerFormat":
+        """The error for `what`, whose format is `version` where this warmstore reads up to `known`."""
+        return cls(f"{what} has format {version}; this warmstore reads up to {known}. Upgrade warmstore to use it")
+
 
 class NotInstalled(NotSupportedError, ImportError):
     """Something needs an optional package that is not installed."""

@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
@@ -54,6 +55,7 @@ def quiet() -> None:
     """Make this process say nothing."""
     logging.disable()
     warnings.simplefilter("ignore")
+    sys.unraisablehook = lambda _: None  # files fail to close in finalizers too
 
 
 def wrong(ended: Ended) -> str:

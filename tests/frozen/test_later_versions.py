@@ -109,7 +109,7 @@ def test_manifests_of_compiled_artifacts(tmp_path: Path) -> None:
     with later(signed_manifests) as number:
         payload = signed_manifests.payload_of(signed_manifests.SignedManifest("n", (), {}, ""))
     segment = segment_bundles.Segment(Checksums().name("s", payload), (), payload, payload)
-    with pytest.raises(NewerFormat, match=f"has format {number}.*upgrade warmstore"):
+    with pytest.raises(NewerFormat, match=f"has format {number}; .*Upgrade warmstore"):
         signed_manifests.manifest_of(segment, "n")
 
 

@@ -257,7 +257,7 @@ def _read_manifest(found: Any, path: Path) -> tuple[list[Artifact], dict[str, li
     """The artifacts and jobs of a manifest, validated."""
     version = found.get("format") if isinstance(found, dict) else None
     if isinstance(version, int) and version > FORMAT:
-        raise NewerFormat(f"{path} has format {version!r}, and this warmstore knows {FORMAT}; upgrade warmstore")
+        raise NewerFormat.of(path, version, FORMAT)
     try:
         if version != FORMAT:
             raise BadArtifact(f"not a manifest of format {FORMAT}")

@@ -72,9 +72,7 @@ class Bundle:
             end = bytes(unpacked[: 64 << 20]).index(b"\n")
             header = json.loads(bytes(unpacked[:end]))
             if int(header["format"]) > FORMAT:
-                raise NewerFormat(
-                    f"{what} has format {header['format']}; this one reads up to {FORMAT}. Upgrade warmstore"
-                )
+                raise NewerFormat.of(what, header["format"], FORMAT)
             heads = frozenset(str(text) for text in header["heads"])
             packs = tuple((_hash(digest), int(size)) for digest, size in header["packs"])
             listed = [(LogName.parse(text), int(length), int(depth)) for text, length, depth in header["segments"]]

@@ -229,9 +229,7 @@ class _Content:
         try:
             found = json.loads(segment.payload)
             if found["format"] > FORMAT:
-                raise NewerFormat(
-                    f"{what} has format {found['format']}; this one reads up to {FORMAT}. Upgrade warmstore"
-                )
+                raise NewerFormat.of(what, found["format"], FORMAT)
             chunks = {
                 _number(number): PartChunk(
                     RemoteChunk(name, size, sidecar),

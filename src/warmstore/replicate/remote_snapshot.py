@@ -214,9 +214,7 @@ async def _snapshot_of(objects: Objects, head: Numbered) -> RemoteSnapshot:
         if checksum != checksum_of(content):
             raise ValueError
         if content["format"] > FORMAT:
-            raise NewerFormat(
-                f"{where} has format {content['format']}; this one reads up to {FORMAT}. Upgrade warmstore"
-            )
+            raise NewerFormat.of(where, content["format"], FORMAT)
         manifest = manifest_of(content["store"], where)
         chunks = {_number(number): RemoteChunk(*chunk) for number, chunk in content["chunks"].items()}
         log, shared, numbers = content["log"], bool(content["shared"]), content.get("numbers")

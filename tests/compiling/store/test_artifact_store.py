@@ -303,7 +303,7 @@ def test_a_newer_format_is_said_to_be_one(store: ArtifactStore) -> None:
     for read_only in (False, True):
         if read_only:
             store.folder.chmod(0o500)
-        with pytest.raises(NewerFormat, match=r"index.sqlite has format 2, and this warmstore knows 1; upgrade"):
+        with pytest.raises(NewerFormat, match=r"index.sqlite has format 2; this warmstore reads up to 1. Upgrade"):
             ArtifactStore(store.folder)
     store.folder.chmod(0o700)
 

@@ -102,7 +102,7 @@ def manifest_of(segment: Segment, namespace: str) -> SignedManifest:
     except (zstandard.ZstdError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise BadArtifact(f"{name} is no manifest ({error!r})") from error
     if version != FORMAT:
-        raise NewerFormat(f"{name} has format {version!r}, and this warmstore knows {FORMAT}; upgrade warmstore")
+        raise NewerFormat.of(name, repr(version), FORMAT)
     artifacts, jobs = manifests.read(body)
     return SignedManifest(namespace, artifacts, jobs, segment.name.hash)
 

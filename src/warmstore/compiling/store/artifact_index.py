@@ -126,10 +126,7 @@ class Index:
             if version != number(connection, "PRAGMA user_version"):
                 raise IndexDamaged("its two format numbers differ")
             if version > FORMAT:
-                raise NewerFormat(
-                    f"{self.path} has format {version}, and this warmstore knows {FORMAT}; upgrade warmstore or use "
-                    "another folder"
-                )
+                raise NewerFormat.of(self.path, version, FORMAT)
             if _tables(connection) != _expected():
                 raise IndexDamaged("its tables differ from the schema")
             stack.pop_all()

@@ -132,9 +132,7 @@ def manifest_of(data: bytes | str, path: str) -> Manifest:
         raise Damaged(f"{path}, of format {version}, does not match its checksum; restore it from a copy")
     # After the checksum: one wrong byte turns a 4 into a 5.
     if version > FORMAT:
-        raise NewerFormat(
-            f"{path} has format {version}; this warmstore reads up to {FORMAT}. Upgrade warmstore to open it"
-        )
+        raise NewerFormat.of(path, version, FORMAT)
     try:
         manifest = Manifest(
             fields_from_json(content["fields"]), content["metadata"], content["generation"], content["id"], version
