@@ -58,6 +58,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.register_at_fork(after_in_child=lambda: signal.alarm(FORKED_CHILD_SECONDS))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: a fifth of the time tests wait, for disks, children and what is to expire."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put tests that fork first, and skip long ones.
 

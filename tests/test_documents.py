@@ -18,8 +18,8 @@ import warmstore as ws
 from warmstore.cli import app
 
 CODE = ("python", "sh")
-MANY = {"docs/cli.md", "docs/operate.md", "docs/pipeline.md"}
-"""Pages of so many commands and profiles that they take up to half a minute."""
+MANY = {"docs/callbacks.md", "docs/cli.md", "docs/operate.md", "docs/pipeline.md", "docs/remote.md"}
+"""Pages of so many commands, trainers and profiles that they take up to half a minute."""
 RUN = [page for page in pages() if any(block.language in CODE for block in blocks_of(page))]
 WITH_LIBRARIES = [page for page in RUN if any(" " not in name for block in blocks_of(page) for name in block.needs)]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

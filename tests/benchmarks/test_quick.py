@@ -15,6 +15,7 @@ from benchmarks.side_by_side import WrongValuesError
 from warmstore.storage.registry import registered
 
 
+@pytest.mark.slow
 def test_the_quick_samplers_are_right_and_have_their_bars(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     status = main(["--quick", "--only", "samplers", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])

@@ -320,7 +320,7 @@ def test_a_bundle_larger_than_the_store_is_refused_before_anything_is_evicted(
 def test_a_newer_bundle_says_so(source: ArtifactStore, target: ArtifactStore, tmp_path: Path) -> None:
     export(source, tmp_path / "good")
     newer = pack(tmp_path / "new", edited(lambda manifest: manifest.update(format=2))(unpack(tmp_path / "good")))
-    with pytest.raises(NewerFormat, match="has format 2; this warmstore reads up to 1. Upgrade"):
+    with pytest.raises(NewerFormat, match=r"has format 2; this warmstore reads up to 1. Upgrade"):
         import_(target, newer)
     nothing_in(target)
 

@@ -32,6 +32,7 @@ def _said(verdicts: list[Verdict]) -> list[str]:
     return said
 
 
+@pytest.mark.slow
 def test_an_edit_of_most_kinds_is_seen(tmp_path: Path) -> None:
     themes = ("grid", "objects", "functions")[: either(1, 3)]
     some = [next(one for one in CORPUS.values() if one.theme == theme) for theme in themes]

@@ -43,6 +43,7 @@ def was_asked(server: socket.socket) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_program_finds_what_another_host_compiled(filled: Path, s3_server: S3, tmp_path: Path) -> None:
     secrets = {**s3_variables(s3_server.url), **SIGNED}
     url = "s3://bucket/programs"

@@ -129,6 +129,7 @@ def test_a_program_that_keeps_its_rows_ends_well(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_samples_of_a_cache_that_are_lost_at_the_exit_are_a_status(tmp_path: Path) -> None:
     ran = ended(CACHE + FULL, tmp_path / "c")
     assert ran.returncode == 120, ran.stderr

@@ -65,7 +65,7 @@ def go_on(path: Path, least: int, live: ws.RecordStore | None) -> None:
 MOMENTS = [(at, moment) for at in range(OPERATIONS) for moment in ("before", "middle", "after")]
 
 
-@pytest.mark.parametrize(("at", "moment"), thinned(6, MOMENTS))
+@pytest.mark.parametrize(("at", "moment"), thinned(12, MOMENTS))
 def test_killed_at_any_operation(tmp_path: Path, at: int, moment: str) -> None:
     path = tmp_path / "s"
     ended = in_child(lambda say: write(path, Killing(at, moment), say))

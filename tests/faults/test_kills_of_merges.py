@@ -137,7 +137,7 @@ def go_on(path: Path, numbers: list[int]) -> None:
         assert store.verify(progress=False).ok
 
 
-@pytest.mark.parametrize("part", thinned(6, PARTS))
+@pytest.mark.parametrize("part", thinned(12, PARTS))
 @pytest.mark.parametrize("job", STATES)
 def test_killed_at_any_operation(path: Path, job: Job, part: int) -> None:
     names = operations(path, job)
@@ -168,7 +168,7 @@ def test_killed_at_any_operation(path: Path, job: Job, part: int) -> None:
     assert len(seen) > 1
 
 
-@pytest.mark.parametrize("job", STATES)
+@pytest.mark.parametrize("job", thinned(2, STATES))
 def test_a_disk_that_is_full_leaves_a_whole_state(path: Path, job: Job) -> None:
     room, failures = 0, 0
     while True:
@@ -211,7 +211,7 @@ def test_an_update_of_several_batches_that_a_full_disk_refused_is_done_later(pat
         shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize("part", thinned(3, PARTS))
+@pytest.mark.parametrize("part", thinned(6, PARTS))
 @pytest.mark.parametrize("forever", [False, True])
 @pytest.mark.parametrize("job", STATES)
 def test_any_operation_refused(path: Path, job: Job, forever: bool, part: int) -> None:

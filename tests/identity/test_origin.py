@@ -95,6 +95,7 @@ def test_an_installed_file_that_was_edited_counts(install: Callable[..., Any], t
     assert identify(importlib.import_module("my_program").step).digest == before.digest
 
 
+@pytest.mark.slow
 def test_an_edit_counts_where_the_clock_was_ahead_at_the_installation(
     install: Callable[..., Any], tmp_path: Path
 ) -> None:

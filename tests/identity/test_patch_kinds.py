@@ -189,7 +189,7 @@ print([place for name in patches.distributions for place, _ in patches.of(name)]
 
 
 @pytest.mark.parametrize(
-    "more", thinned(4, ["torch._inductor.compile_fx", "torch._dynamo", "torch.utils.data", "hypothesis.strategies"])
+    "more", thinned(4, ["torch.utils.data", "torch._inductor.compile_fx", "torch._dynamo", "hypothesis.strategies"])
 )
 def test_a_fresh_program_has_no_patches(more: str) -> None:
     """Also what is loaded late, such as a compiler: else an identity would change when it is loaded.

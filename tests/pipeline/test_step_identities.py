@@ -250,6 +250,7 @@ def test_files_that_were_edited_while_the_program_runs(program: Any) -> None:
     assert all(key(getattr(after, name)) not in (before[name], now[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_objects_of_libraries_are_the_same_in_every_process() -> None:
     code = """
         import numpy as np, torch

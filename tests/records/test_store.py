@@ -14,6 +14,7 @@ from tests.faults import processes
 from tests.faults.children import FIELDS, check, columns, in_child, record, well
 from tests.faults.seam import Calling, Counting, FullDisk, Refusing
 from tests.faults.stories import STORIES
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.errors import (
@@ -542,7 +543,7 @@ def test_a_folder_that_others_cannot_write(seen_by_all: Path) -> None:
 # Several processes
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", thinned(2, ["fork", "spawn"]))
 def test_writers_and_live_readers_in_processes(tmp_path: Path, start: str) -> None:
     context = multiprocessing.get_context(start)
     path = tmp_path / "s"
