@@ -14,6 +14,7 @@ import torch
 import xxhash
 
 from warmstore.identity.patches import Patches, search
+from warmstore.identity.patches.bindings import Bindings
 
 
 def mine(*_: object) -> int:
@@ -153,3 +154,28 @@ def test_another_library_replaces_a_function_by_one_of_the_same_name(
     exec(text, vars(xxhash))
     monkeypatch.setattr(torch.nn.functional, name, vars(xxhash)[name])
     assert {*found()} - {*before} == {f"torch.nn.functional.{name}"}
+
+
+LATE = """
+class Set:
+    def run(self): pass
+    def stay(self): pass
+
+def run(): pass
+def stay(): pass
+
+def start():
+    run = Set().run
+    globals().update(locals())
+
+start()
+"""
+"""As `pkg_resources` does, which many libraries import while a program runs."""
+
+
+def test_a_module_that_replaces_its_functions_at_its_import_has_no_patches() -> None:
+    code, own = compile(LATE, "late.py", "exec"), {"__name__": "late"}
+    exec(code, own)
+    module = Bindings(code, own)
+    assert module.explain("run", own["run"])
+    assert not module.explain("stay", own["run"].__self__.stay)

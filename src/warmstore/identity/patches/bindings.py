@@ -183,9 +183,12 @@ def code_of(module: ModuleType) -> CodeType | None:
 
 
 def binds_globally(code: CodeType, name: str) -> bool:
-    """Whether a function in some code binds a global name when it runs."""
+    """Whether a function in some code binds a global name when it runs: by `global`, or by `globals().update(locals())`
+    as `pkg_resources` does."""
     return any(
-        (name in inner.co_names and ("STORE_GLOBAL", name) in decoded(inner)) or binds_globally(inner, name)
+        (name in inner.co_names and ("STORE_GLOBAL", name) in decoded(inner))
+        or (name in inner.co_varnames and {"globals", "update", "locals"} <= {*inner.co_names})
+        or binds_globally(inner, name)
         for inner in code.co_consts
         if isinstance(inner, CodeType)
     )
