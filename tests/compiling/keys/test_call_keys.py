@@ -280,15 +280,15 @@ def test_arguments_in_the_same_memory_count() -> None:
     assert key(f, X, X.to_sparse())
 
 
-def test_options_and_modes_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_and_modes_count() -> None:
     plain = key(Net())
     assert plain != key(Net(), options={"mode": "max-autotune"})
     with torch.no_grad():
         assert plain != key(Net())
     with torch.autocast("cpu"):
         assert plain != key(Net())
-    monkeypatch.setattr(torch._inductor.config, "epilogue_fusion", False)
-    assert plain != key(Net())
+    with torch._inductor.config.patch(epilogue_fusion=False):
+        assert plain != key(Net())
 
 
 def test_the_kind_of_device_and_the_version_of_torch_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,9 +309,9 @@ def test_options_that_are_code_count_by_what_they_do() -> None:
     assert found[0] == found[1] != found[2]
 
 
-def test_passes_of_the_programs_own_have_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._inductor.config, "post_grad_custom_pre_pass", print)
-    with pytest.raises(NoFingerprint, match="post_grad_custom_pre_pass"):
+def test_passes_of_the_programs_own_have_no_key() -> None:
+    patched = torch._inductor.config.patch(post_grad_custom_pre_pass=print)
+    with patched, pytest.raises(NoFingerprint, match="post_grad_custom_pre_pass"):
         key(Net())
 
 

@@ -31,7 +31,7 @@ from warmstore.compiling.scratch.scratch_dir import has_space
 
 _log = logging.getLogger("warmstore")
 
-TESTED = ("2.13",)
+TESTED = ("2.11", "2.12", "2.13")
 """Tested versions of torch, major and minor. With other versions only the environment variables are set."""
 
 _VARIABLE = re.compile(r"L\['\w+'\]")
@@ -88,14 +88,16 @@ class TorchHooks:
             self._replaced.append((module, name, getattr(module, name)))
         parameters = "header hashable_cmd_line"
         self._replace(module, "_precompile_header", parameters, partial(self._precompile_header, module))
-        module.torch_key.prefetch()  # starts to hash the sources of torch, which takes 0.2 s
+        if hasattr(module.torch_key, "prefetch"):  # from torch 2.13 on
+            module.torch_key.prefetch()  # starts to hash the sources of torch, which takes 0.2 s
 
     def _autograd_cache(self, module: ModuleType) -> None:
         cache = module.AOTAutogradCache
         self._folder_of(cache, alone=False)
         lines = "_get_debug_lines_for_cache_key"
-        self._replace(module, lines, "pickler details key", partial(self._debug_lines, cache))
-        self._replace(module, "autograd_cache_key", "mod example_inputs", partial(self._autograd_cache_key, module))
+        if hasattr(module, lines):  # from torch 2.13 on; keys of older ones come with their lines
+            self._replace(module, lines, "pickler details key", partial(self._debug_lines, cache))
+        self._replace(module, "autograd_cache_key", "gm/mod example_inputs", partial(self._autograd_cache_key, module))
         self._replace(module.AOTAutogradCachePickler, "_reduce_aot_config", "self aot_config", _reduce_aot_config)
         self._replace(cache, "save", "key", partial(self._save, cache))
 
@@ -184,10 +186,13 @@ class TorchHooks:
             if reasons := why_not_known(graph):
                 raise module.BypassAOTAutogradCache("; ".join(reasons))
             with _with_modules(graph), _without_names(graph):
-                return function(mod, *args, **kwargs)
+                key, lines = function(mod, *args, **kwargs)
         except Exception as error:
             self._listener.refused("inductor/aotautograd", f"AOTAutograd does not look: {error}")
             raise
+        if lines and (inside := self._folders[module.AOTAutogradCache](key)) is not None:
+            self._listener.describe(inside + "/", lambda: of_torch(lines))
+        return key, lines
 
     def _init_pickler(self, function: Any, pickler: Any, *args: Any, **kwargs: Any) -> None:
         """Keys are hashes of pickles. A layout, memory format or dtype pickles as a name in the first module of
@@ -279,10 +284,15 @@ class TorchHooks:
 
 
 def unexpected_signature(holder: Any, name: str, parameters: str) -> str:
-    """How the first parameters of a function differ from the expected names; "" if they are the same."""
+    """How the first parameters of a function differ from the expected names; "" if they are the same.
+
+    parameters: names with spaces between them; "gm/mod" is either of two, of different versions.
+    """
     function = inspect.getattr_static(holder, name)
     found, expected = list(inspect.signature(getattr(function, "__func__", function)).parameters), parameters.split()
-    if found[: len(expected)] == expected:
+    if len(found) >= len(expected) and all(
+        name in known.split("/") for name, known in zip(found, expected, strict=False)
+    ):
         return ""
     return f"{name} of {holder.__name__} takes {', '.join(found)}; expected {parameters}"
 

@@ -284,11 +284,11 @@ def _fake_text(name: str) -> str | None:
 
     texts = []
     for overload in _overloads(name):
-        entry = singleton.get(overload._name)
-        kernels = entry.fake_impl.kernels if entry is not None else []
+        entry = singleton.find(overload._name)
+        kernels = entry.fake_impl.kernels
         dump = torch._C._dispatch_dump(overload._name)
         composed = any(not _is_torchs(source) for source in _COMPOSED.findall(dump))
-        if entry is None or not kernels or composed or len(_META.findall(dump)) != len(kernels):
+        if not kernels or composed or len(_META.findall(dump)) != len(kernels):
             return None  # other code computes the shapes
         function = kernels[-1].func
         if name in OPDEFS and len(kernels) == 1:
