@@ -41,7 +41,8 @@ class Kernel:
     """A kernel in a process of its own, with a session of its own, as notebook servers start it."""
 
     def __init__(self, folder: Path) -> None:
-        file, _ = write_connection_file(str(folder / "kernel.json"))
+        # Sockets in the folder: another kernel, which starts at the same time, may take a port that was free.
+        file, _ = write_connection_file(str(folder / "kernel.json"), ip=str(folder / "kernel"), transport="ipc")
         command = [sys.executable, "-m", "ipykernel_launcher", "-f", file, "--HistoryManager.enabled=False"]
         self.process = warm.popen(
             command,

@@ -137,7 +137,10 @@ def test_workers_find_what_a_cell_defines_or_the_error_says_what_to_do(notebook:
     cell = notebook.run(f"next(iter({make.format('spawn')}))")
     assert cell.error == "NotPicklable"
     assert "Squares is defined in a notebook" in cell.trace.replace("\x1b[39m", "")
-    cell = notebook.run("list(pipe.loader(None, 4, workers=1, start_method='spawn'))")
+    cell = notebook.run(
+        "def double(x): return 2 * x\npipe = ws.Pipeline(range(6)).step(double)\n"
+        "list(pipe.loader(None, 4, workers=1, start_method='spawn'))"
+    )
     assert cell.error == "NotPicklable"
 
 
