@@ -129,3 +129,23 @@ def test_a_hot_tier_keeps_to_its_bytes(cuda: torch.device, tmp_path: Path) -> No
             same(features(x, cache_ids=ids), backbone(x), cuda)
         torch.cuda.synchronize()
         assert torch.cuda.memory_allocated() - before < 6_000_000
+
+
+@pytest.mark.parametrize("options", [{}, {"hot_size": "all"}], ids=["page cache", "hot on the device"])
+def test_a_lookup_does_not_wait_for_the_device(cuda: torch.device, options: dict[str, Any], tmp_path: Path) -> None:
+    """A call whose samples all hit returns while the device still works on what was there before."""
+    backbone, x = Backbone(torch.float32).to(cuda), torch.randn(512, 32, device=cuda)
+    busy = torch.randn(8192, 8192, device=cuda)
+    with ws.FeatureCache(tmp_path, "c", hot_device=cuda, **options) as cache:
+        features = ws.CachedModule(backbone, cache)
+        right = features(x, cache_ids=range(512))
+        cache.flush()
+        for _ in range(2):
+            same(features(x, cache_ids=range(512)), right, cuda)
+        for _ in range(20):  # half a second
+            busy = (busy @ busy).clamp(-1, 1)
+        done = torch.cuda.Event()
+        done.record()
+        found = features(x, cache_ids=range(512))
+        assert not done.query()
+        same(found, right, cuda)

@@ -48,6 +48,12 @@ def test_batches_of_a_cached_module(gpu: torch.device, tmp_path: Path) -> None:
                 assert torch.equal(features(empty[: len(ids)], cache_ids=ids), x[ids.to(gpu)])
             found[name] = seconds(look_up, gpu)
     found["index_select on the device"] = seconds(lambda: x[next(batches).to(gpu)], gpu)
+    host = x[:BATCH].cpu()
+    if gpu.type == "cuda":
+        pinned = host.pin_memory()
+        found["copy of one pinned batch"] = seconds(lambda: pinned.to(gpu, non_blocking=True), gpu)
+    rows = x.cpu()
+    found["memory, index_select, copy"] = seconds(lambda: rows[next(batches)].to(gpu), gpu)
     told = ", ".join(f"{name} {taken * 1e6:.0f} µs" for name, taken in found.items())
     print(f"\n{BATCH} random rows of {4 * WIDTH} bytes, median: {told}")
 
@@ -77,6 +83,8 @@ def test_copies_overlap_a_matrix_product(cuda: torch.device) -> None:
     products = max(1, round(copies / 32 / (time.perf_counter() - began)))
     work = epoch(None, products)
     both = epoch(cuda, products)
-    rate = source.nbytes / copies / 1e9
-    print(f"\ncopies {copies:.3f} s ({rate:.1f} GB/s), products {work:.3f} s, both {both:.3f} s of {copies + work:.3f}")
+    pinned = torch.from_numpy(source[:64]).pin_memory()
+    limit = pinned.nbytes / seconds(lambda: pinned.to(cuda, non_blocking=True), cuda) / 1e9
+    print(f"\ncopies {copies:.3f} s, {source.nbytes / copies / 1e9:.1f} GB/s (one pinned batch {limit:.1f} GB/s)")
+    print(f"products {work:.3f} s, both {both:.3f} s of {copies + work:.3f}")
     assert both < copies + work

@@ -21,6 +21,7 @@ from warmstore.features.module import CachedModule
 from warmstore.loading.fill_result import FillResult
 from warmstore.loading.loader import Loader
 from warmstore.loading.samplers.sequential import Sequential
+from warmstore.records.format.array_interop import on_device
 from warmstore.remote.location import is_remote as is_remote_url
 from warmstore.storage.progress import new_bar
 
@@ -135,4 +136,4 @@ def _as_argument(column: Any, device: Any) -> Any:
     if not isinstance(column, np.ndarray) or column.dtype.kind not in "biufc":
         return list(column)
     tensor = torch.from_numpy(np.array(column))  # arrays of Ray are read-only
-    return tensor if device is None else tensor.to(device)
+    return tensor if device is None else on_device(tensor, torch.device(device))

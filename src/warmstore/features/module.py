@@ -30,6 +30,7 @@ from warmstore.features.outputs.out_dims import UNSET, check_out_dims
 from warmstore.features.outputs.output_structure import unflatten
 from warmstore.features.outputs.selection import Selection
 from warmstore.identity import Identity
+from warmstore.records.format.array_interop import on_device
 from warmstore.records.index.sample_keys import Keys, as_keys
 
 _log = logging.getLogger("warmstore")
@@ -404,7 +405,7 @@ def _detached(values: Any, device: torch.device | None) -> Any:
         return [_detached(value, device) for value in values]
     if not isinstance(values, torch.Tensor):
         return values
-    return values.detach() if device is None else values.detach().to(device)
+    return values.detach() if device is None else on_device(values.detach(), device)
 
 
 def _inner_prefix(module: nn.Module, prefix: str) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from warmstore.errors import AmbiguousBatch, BadIds
+from warmstore.records.format.array_interop import on_device
 from warmstore.tree.containers import opened
 
 BatchArgs = Collection[int | str | tuple[Any, ...]] | None
@@ -317,7 +318,7 @@ def _described(path: Path) -> str:
 
 
 def _rows_of(value: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
-    rows = value.index_select(0, which.to(value.device))
+    rows = value.index_select(0, on_device(which, value.device))
     for dimensions, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
         # index_select loses the memory format, which decides which kernels run.
         if value.ndim == dimensions and not value.is_contiguous() and value.is_contiguous(memory_format=layout):

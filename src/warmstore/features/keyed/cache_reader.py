@@ -9,7 +9,7 @@ import numpy as np
 from warmstore.features.keyed.row_values import Values, Varying
 from warmstore.features.outputs.leaves import Leaf, is_array
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
-from warmstore.records.format.array_interop import is_tensor, to_numpy, to_torch, torch_dtype
+from warmstore.records.format.array_interop import is_tensor, on_device, to_numpy, to_torch, torch_dtype
 from warmstore.records.format.codecs import codec_of
 from warmstore.records.format.encoded_rows import ByteRanges, GatheredColumn
 from warmstore.records.format.fields import Array, Bytes, Field, Ragged
@@ -193,4 +193,4 @@ def select(values: Any, which: Any) -> Any:
     """The values of some rows: `which` is bool [n]."""
     if isinstance(values, list):
         return [value for value, wanted in zip(values, which.tolist(), strict=True) if wanted]
-    return values[to_torch(which).to(values.device) if is_tensor(values) else which]
+    return values[on_device(to_torch(which), values.device) if is_tensor(values) else which]

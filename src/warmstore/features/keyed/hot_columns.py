@@ -7,6 +7,7 @@ import torch
 
 from warmstore.features.keyed.row_values import Values, Varying
 from warmstore.features.outputs.output_schema import OutputSchema
+from warmstore.records.format.array_interop import on_device
 from warmstore.records.format.fields import Array, Ragged
 from warmstore.storage.array_types import Int64
 from warmstore.storage.memory.buffer_pool import LARGE, take
@@ -74,17 +75,20 @@ class OnDevice(InMemory):
 
     def gather(self, at: Int64) -> Values:
         self._in_order()
-        return torch.index_select(self._tensor, 0, torch.from_numpy(at).to(self._device))
+        return torch.index_select(self._tensor, 0, on_device(torch.from_numpy(at), self._device))
 
     def put(self, at: Int64, values: Values) -> None:
         self._in_order()
-        self._tensor.index_copy_(0, torch.from_numpy(at).to(self._device), self._words(values))
+        self._tensor.index_copy_(0, on_device(torch.from_numpy(at), self._device), self._words(values))
 
     def overlaid(self, out: Values, at: Int64, values: Values) -> Values:
-        return out.index_copy_(0, torch.from_numpy(at).to(self._device), self._words(values))
+        return out.index_copy_(0, on_device(torch.from_numpy(at), self._device), self._words(values))
 
     def _words(self, values: Values) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values).view(f"i{self._unit}")).to(self._device)
+        words: torch.Tensor = on_device(
+            torch.from_numpy(np.ascontiguousarray(values).view(f"i{self._unit}")), self._device
+        )
+        return words
 
     def _in_order(self) -> None:
         # The work of one stream runs in order; another thread may use another stream.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warmstore.errors import UnsupportedType
-from warmstore.records.format.array_interop import is_tensor, to_numpy, to_torch
+from warmstore.records.format.array_interop import is_tensor, on_device, to_numpy, to_torch
 from warmstore.records.format.fields import numpy_dtype
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def restored_array(array: dict[str, Any], device: torch.device | None) -> Any:
     if not array["tensor"]:
         return values
     tensor = to_torch(values)
-    return tensor if device is None or device.type == "cpu" else tensor.to(device)
+    return tensor if device is None else on_device(tensor, device)
 
 
 @functools.lru_cache(maxsize=16)

@@ -11,7 +11,7 @@ import numpy as np
 
 from warmstore.errors import UnsupportedType
 from warmstore.features.outputs.pickled_leaves import unpickled
-from warmstore.records.format.array_interop import is_tensor, to_numpy, to_torch
+from warmstore.records.format.array_interop import is_tensor, on_device, to_numpy, to_torch
 from warmstore.records.format.fields import Array, Bytes, Field, Json, Ragged, dtype_name
 
 Copy = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
@@ -55,7 +55,7 @@ class Leaf:
         """The values of some samples."""
         if isinstance(self.values, list):
             return Leaf(self.path, [self.values[row] for row in rows.tolist()])
-        which = to_torch(rows).to(self.values.device) if is_tensor(self.values) else rows
+        which = on_device(to_torch(rows), self.values.device) if is_tensor(self.values) else rows
         return Leaf(self.path, self.values[which])
 
     def field(self) -> Field:

@@ -14,7 +14,7 @@ from warmstore.errors import SchemaMismatch
 from warmstore.features.outputs.leaves import Leaf, ragged_of
 from warmstore.features.outputs.output_structure import check_dims, paths_of, sample_of, unflatten
 from warmstore.features.outputs.pickled_leaves import unpickled
-from warmstore.records.format.array_interop import is_tensor, to_torch
+from warmstore.records.format.array_interop import is_tensor, on_device, to_torch
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import Array, Bytes, Field, Fields, Json, Ragged, numpy_dtype
 from warmstore.records.format.value_encoding import encode
@@ -174,11 +174,11 @@ def _first(column: Any) -> Any:
 
 def _finish(array: Any, node: str, device: torch.device | None) -> Any:
     if is_tensor(array):  # from a hot tier
-        return array.to("cpu" if device is None else device)
+        return array.cpu() if device is None else on_device(array, device)
     if node == "ndarray":
         return array
     tensor = to_torch(array)
-    return tensor if device is None or device.type == "cpu" else tensor.to(device)
+    return tensor if device is None else on_device(tensor, device)
 
 
 def _stack(

@@ -3,13 +3,14 @@
 Transfers map over the leaves of a batch. Text, bytes, numbers and JSON values stay unchanged.
 """
 
+import functools
 import sys
 from abc import ABC, abstractmethod
 from typing import Any
 
 from warmstore.errors import SchemaMismatch
 from warmstore.extras import imported
-from warmstore.records.format.array_interop import is_tensor
+from warmstore.records.format.array_interop import is_tensor, on_device
 from warmstore.records.framework_arrays import host_array_of, jax_array_of, mapped, tensor_of
 
 
@@ -73,10 +74,13 @@ class ToDevice(DeviceTransfer):
         self._device = device
 
     def send(self, batch: Any) -> Any:
-        return mapped(lambda value, name: tensor_of(value, name).to(self._device), batch)
+        return mapped(self._move, batch)
+
+    def _move(self, value: Any, name: str) -> Any:
+        return on_device(tensor_of(value, name), self._device)
 
 
-class ToCuda(DeviceTransfer):
+class ToCuda(ToDevice):
     """Tensors on a GPU, copied from pinned memory on a separate stream.
 
     `receive` makes the caller's current stream wait for the copy, and records that stream for the tensors, so that the
@@ -89,9 +93,9 @@ class ToCuda(DeviceTransfer):
         return ToCuda, (self._device,)  # streams belong to their process
 
     def __init__(self, device: Any) -> None:
-        self._device = device
+        super().__init__(device)
         self._cuda = imported("torch").cuda
-        self._stream = self._cuda.Stream(device)
+        self._stream = _copy_stream(device)
 
     def send(self, batch: Any) -> Any:
         with self._cuda.stream(self._stream):
@@ -111,12 +115,6 @@ class ToCuda(DeviceTransfer):
             return value
 
         return mapped(record, batch)
-
-    def _move(self, value: Any, name: str) -> Any:
-        tensor = tensor_of(value, name)
-        # The allocator of pinned memory waits for the copy before it reuses the memory.
-        pinned = tensor if tensor.device.type != "cpu" else tensor.pin_memory()
-        return pinned.to(self._device, non_blocking=True)
 
 
 class ToJax(DeviceTransfer):
@@ -152,6 +150,12 @@ class ToJax(DeviceTransfer):
                 'Pass uneven="full" to give every batch batch_size rows, or "drop" to leave the rest out, and a '
                 "batch_size that is a multiple of this process's devices"
             ) from None
+
+
+@functools.lru_cache
+def _copy_stream(device: Any) -> Any:
+    """The stream of all copies to a device: torch keeps free memory by stream, so the next loader uses it again."""
+    return imported("torch").cuda.Stream(device)
 
 
 def _to_device(device: Any) -> DeviceTransfer:

@@ -63,6 +63,18 @@ def to_torch(array: np.ndarray[Any, Any]) -> Any:
     return torch.from_numpy(array.view(_SAME_WIDTH[array.dtype.itemsize])).view(dtype)
 
 
+def on_device(tensor: Any, device: Any) -> Any:
+    """A tensor on a torch device; the tensor itself if it is there already.
+
+    It is copied to a GPU through pinned memory, in the order of the current stream. The caller waits neither for the
+    copy nor for the work before it: from other memory, `Tensor.to` waits for both. torch keeps the pinned memory until
+    the copy is done.
+    """
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 @functools.lru_cache
 def torch_dtype(dtype: np.dtype[Any]) -> Any:
     """The torch dtype that equals a NumPy dtype.
