@@ -145,7 +145,7 @@ def _run(soak: Soak, place: Place, result: SoakResult, watched: Path) -> None:
     result.in_the_end = watch.around(watch.samples[-1]["operations"])
     if watch.most_threads > MOST_THREADS:
         result.failures.append(f"a process had {watch.most_threads} threads")
-    if soak.operations >= LONG:
+    if soak.operations >= LONG and result.at_a_tenth:  # else a process has ended, which `_end` tells
         result.failures += growth(result.at_a_tenth, result.in_the_end)
     _end(soak, place, processes, result)
 

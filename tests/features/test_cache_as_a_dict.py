@@ -186,6 +186,40 @@ class TestDeletion:
         assert (cache[45] == value_of(45)).all()
         assert 3 not in cache
 
+    def test_a_rebalance_between_a_deletion_and_its_index(
+        self, cache: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(cache, 1, 2)
+        cache.flush()
+        with ws.FeatureCache(tmp_path / "cache", "id") as other:
+            assert 1 in other
+            keyed = other._session.version.reader.keyed
+            monkeypatch.setattr(keyed, "catch_up", lambda: cache.rebalance(progress=False))
+            del other[1]
+            monkeypatch.undo()
+        assert list(cache) == [2]
+
+    def test_a_deletion_in_the_middle_of_a_rebalance(
+        self, cache: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(cache, 1, 2)
+        cache.flush()
+        with ws.FeatureCache(tmp_path / "cache", "id") as other:
+            assert 1 in other
+            keyed = cache._session.version.reader.keyed
+            latest = keyed.latest
+
+            def latest_and_delete(rows: Any) -> Any:
+                kept = latest(rows)
+                if 1 in other:
+                    del other[1]
+                return kept
+
+            monkeypatch.setattr(keyed, "latest", latest_and_delete)
+            cache.rebalance(progress=False)
+            assert list(cache) == [2]
+            assert list(other) == [2]
+
     def test_a_merge_leaves_deleted_samples_out(self, cache: Any, tmp_path: Path) -> None:
         put(cache, 1, 2)
         del cache[1]

@@ -125,12 +125,14 @@ class IndexedStore(KeyedStore):
 
     def latest(self, rows: Int64) -> Bools:
         """Which of some committed rows are undamaged and the last ones of their keys: bool [n]."""
+        self.catch_up()  # the process that has committed the last rows may not have added them to the index yet
         leaves = [name for name in self.store.fields if name != self.key]
         keys, *columns = map(without_absent, self.store._gatherer.read_rows([self.key, *leaves], rows))
         return (self.find_last(keys_of(keys)) <= rows) & ~bad_rows(len(rows), keys, *columns)
 
     def live(self, first: int, last: int) -> Keys:
         """The keys whose row is one of the committed rows [first, last), in order."""
+        self.catch_up()  # as `latest` does
         keys, rows = _present_keys(self.store, self.key, first, last)
         return keys.take(self.find(keys) == rows)
 

@@ -123,6 +123,11 @@ class StoreSession:
                 if self.writing.room is None:
                     merge_small_chunks(self.path, self.generation, self.files, self.writing.chunk_size)
 
+    def continue_in_newest_chunk(self) -> None:
+        """Let the next rows be in a chunk that was begun after all others: that of this process, or a new one."""
+        with self.lock:
+            self.generation.seal_unless_newest()
+
     def commit_rows(self, block: dict[str, EncodedRows]) -> None:
         """Commit rows that are compressed already, and were never pending."""
         with self.lock:

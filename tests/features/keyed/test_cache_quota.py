@@ -1,6 +1,7 @@
 """Bounded caches: never more bytes than allowed, never another sample's rows, and all processes can go on."""
 
 import contextlib
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -323,3 +324,32 @@ def test_rows_that_a_rebalance_removed_while_the_index_caught_up(
         monkeypatch.setattr(KeyIndex, "catch_up", late)
         assert right(one, list(range(100))) <= 50
         assert right(one, list(range(100))) == 10
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_an_eviction_brings_nothing_back(how: str, tmp_path: Path) -> None:
+    """A sample that another process than its writer has deleted or replaced, in a chunk that was begun before."""
+    with (
+        ws.FeatureCache(tmp_path, "c", max_size=BOUND) as other,
+        ws.FeatureCache(tmp_path, "c", max_size=BOUND) as cache,
+    ):
+        other.put_batch([900], values([900]))
+        other.flush()
+        cache.put_batch(range(10), values(range(10)))
+        cache.flush()
+        assert right(other, [3]) == 0
+        if how == "deleted":
+            del other[3]
+        else:
+            other.put_batch([3], values([4]))
+            other.flush()
+        keyed = cache._session.version.reader.keyed
+        for start in itertools.count(1000, 10):
+            ids = range(start, start + 10)
+            cache.put_batch(ids, values(ids))
+            cache.flush()
+            if len(cache.get_batch([900])[1]):
+                break
+        keyed.index.start_over(keyed.store._snapshot.rows)  # as after many evictions, or on another host
+        found, missing = cache.get_batch([3])
+        assert len(missing) or (how == "replaced" and np.array_equal(found, values([4])))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,7 +27,7 @@ from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.features.writer_ranks import WriterRanks
 from warmstore.records.format.manifest import NAME
 from warmstore.records.index.sample_keys import Keys
-from warmstore.records.keyed_store import IndexedStore
+from warmstore.records.keyed_store import MISSING, IndexedStore
 from warmstore.records.local_store import LocalStore
 from warmstore.records.maintenance.rewrite import Utilisation
 from warmstore.records.write.upgrade import upgrade
@@ -319,16 +319,15 @@ class OpenVersion:
         """Commit blocks to the store. Blocks that the store accepted before a commit failed are not passed again."""
         with self.lock:
             reader = self.reader or self._create_store()
-        if self.quota is not None:
-            tidy(reader.keyed, self.quota)
-        try:
-            for block in blocks[self._accepted :]:
-                reader.keyed.extend(block.keys, reader.schema.encode(block.leaves))
-                self._accepted += 1
-        except SchemaMismatch:
-            self._accepted = 0  # the queue drops all of these blocks
-            raise
-        reader.keyed.flush()
+        with self._replacing(reader.keyed, [block.keys for block in blocks[self._accepted :]]):
+            try:
+                for block in blocks[self._accepted :]:
+                    reader.keyed.extend(block.keys, reader.schema.encode(block.leaves))
+                    self._accepted += 1
+            except SchemaMismatch:
+                self._accepted = 0  # the queue drops all of these blocks
+                raise
+            reader.keyed.flush()
         self._accepted = 0
         self.recorder.wrote(sum(block.nbytes for block in blocks))
 
@@ -339,9 +338,25 @@ class OpenVersion:
         with self.lock:
             reader = self.reader
         assert reader is not None
-        if self.quota is not None:
-            tidy(reader.keyed, self.quota)
-        reader.keyed.delete(keys)
+        with self._replacing(reader.keyed, [keys]):
+            reader.keyed.delete(keys)
+
+    @contextlib.contextmanager
+    def _replacing(self, keyed: IndexedStore, added: Sequence[Keys]) -> Iterator[None]:
+        """Commit rows that may replace others, or delete them, within the quota.
+
+        Chunks are evicted in the order in which they were begun. So rows with keys that are there already come into a
+        chunk that was begun after all others: evicted earlier, they would bring back what they replace.
+        """
+        if self.quota is None:
+            yield
+            return
+        tidy(keyed, self.quota)
+        with self.quota.reserve(0):  # no other process writes
+            keyed.refresh()
+            if any((keyed.find_last(keys) != MISSING).any() for keys in added):
+                keyed.store._session.continue_in_newest_chunk()
+            yield
 
     def clear(self) -> None:
         """Delete all samples."""

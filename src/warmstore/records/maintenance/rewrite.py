@@ -90,7 +90,8 @@ def rewrite(
             with progress_bar(old.snapshot.length, None, 0, label, progress) as advance:
                 done = 0
                 while done < old.snapshot.rows:
-                    done = _copy(old, new, make, done, repair, advance, keep)
+                    # A later row may say that one was deleted which is copied already, so all later ones are kept.
+                    done = _copy(old, new, make, done, repair, advance, None if done else keep)
                     old.refresh()
                 new.seal()
                 files.sync_folder(session.path)

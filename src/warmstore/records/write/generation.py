@@ -257,9 +257,7 @@ class Generation:
             WriteFailed: the disk refused.
             GenerationClosed: the store continues in a later generation.
         """
-        # The numbers of removed chunks are not used again: the log still has their entries.
-        last = max(self.batches.last_chunk, last_chunk(self.log.read(self.snapshot.entries)))
-        number = max(last, *chunk_numbers(self.folder), -1) + 1
+        number = self._newest_chunk() + 1
         owner = f"{self.manifest.id}/{self.manifest.generation}"
         while True:
             try:
@@ -272,6 +270,11 @@ class Generation:
                 if error.errno == errno.ENOENT and self.is_superseded():
                     raise GenerationClosed(str(self.folder)) from None
                 raise
+
+    def _newest_chunk(self) -> int:
+        """The number of the chunk that was begun last, or -1. The log has those of removed ones, too."""
+        last = max(self.batches.last_chunk, last_chunk(self.log.read(self.snapshot.entries)))
+        return max(last, *chunk_numbers(self.folder), -1)
 
     def write_batch(self, writer: ChunkWriter, block: dict[str, EncodedRows]) -> Entries:
         """Write one batch of stored rows to a chunk. Returns the entry that commits it.
@@ -304,6 +307,11 @@ class Generation:
             except OSError as error:
                 _log.warning("%s stays without a footer: %s", writer.path, error)
                 writer.abandon()
+
+    def seal_unless_newest(self) -> None:
+        """Seal this process's chunk if another one was begun after it."""
+        if self._writer is not None and self._writer.number < self._newest_chunk():
+            self.seal()
 
     def trim(self) -> None:
         """Cut this process's chunk to its content: its file may be extended ahead of its writes."""
