@@ -227,6 +227,31 @@ class TestDeletion:
             assert other.merge(cache).added == 1
             assert list(other) == [2]
 
+    @pytest.mark.parametrize("how", ["deleted", "replaced", "equal"])
+    def test_what_is_pushed_has_the_last_values(self, how: str, tmp_path: Path) -> None:
+        """Also where the last one is in a chunk that was begun before that of the first one."""
+        remote = (tmp_path / "remote").as_uri()
+        with ws.FeatureCache(tmp_path / "here", "id") as first, ws.FeatureCache(tmp_path / "here", "id") as second:
+            put(first, 900)
+            first.flush()
+            put(second, 1, 2)
+            second.flush()
+            assert 1 in first
+            if how == "deleted":
+                del first[1]
+            else:
+                first.put_batch([1], value_of(1)[None] + (how == "replaced"))
+                first.flush()
+        with ws.FeatureCache(tmp_path / "here", "id") as cache:
+            rows = cache._session.version.entries
+            cache.push(remote, progress=False)
+            assert (cache._session.version.entries == rows) == (how == "equal")
+        with ws.FeatureCache(tmp_path / "there", "id") as other:
+            other.pull(remote, progress=False)
+            assert sorted(other) == ([2, 900] if how == "deleted" else [1, 2, 900])
+            if how != "deleted":
+                assert (other[1] == value_of(1) + (how == "replaced")).all()
+
     @pytest.mark.parametrize("codec", ["raw", "zstd"])
     def test_samples_of_any_shape_and_codec(self, tmp_path: Path, codec: str) -> None:
         with ws.FeatureCache(tmp_path, "ragged", lists="per_sample", codec=codec) as cache:

@@ -19,6 +19,7 @@ from warmstore.errors import (
     StoreExists,
 )
 from warmstore.features.keyed.cache_options import CacheOptions
+from warmstore.features.keyed.cache_quota import rebalance
 from warmstore.features.keyed.cache_store import UNSIGNED, is_cache
 from warmstore.features.keyed.cache_versions import difference
 from warmstore.features.keyed.open_version import OpenVersion
@@ -52,6 +53,9 @@ def push(version: OpenVersion, remote: Remote, verify: bool, progress: bool | No
     store = version.settled_store()
     if store is None:
         return PushResult(0, 0, 0, 0)
+    reader = version.reader
+    if reader is not None and version.writes and version.remote is None and reader.keyed.has_replaced():
+        rebalance(reader.keyed, version.quota, progress)  # leaves one row a key, so the order of chunks is of no matter
     with contextlib.closing(remote.open()) as objects:
         log = _log_of(version, remote)
         parts = log.read(objects)

@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 
 from warmstore.errors import NotSupportedError
-from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, absent_rows
+from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, absent_rows, stored_rows
 from warmstore.records.format.value_encoding import encode
 from warmstore.records.index.key_index import KeyIndex
 from warmstore.records.index.sample_keys import Keys
@@ -22,6 +22,7 @@ from warmstore.records.maintenance.rewrite import rewrite
 from warmstore.records.read.gather import Gatherer
 from warmstore.storage.array_types import Bools, Int64
 
+_AT_ONCE = 1 << 20  # rows whose keys are read together
 MISSING, DAMAGED = -1, -2
 """In place of a row: no row has the key, or the row that should have it is damaged. Row numbers are larger."""
 
@@ -135,6 +136,31 @@ class IndexedStore(KeyedStore):
         self.catch_up()  # as `latest` does
         keys, rows = _present_keys(self.store, self.key, first, last)
         return keys.take(self.find(keys) == rows)
+
+    def has_replaced(self) -> bool:
+        """Whether a row in a chunk of this store's own has a key that was deleted later, or has another value now.
+
+        The last row of a key counts here. Who adopts the chunks one by one, in another order, may take the older one.
+        """
+        self.catch_up()
+        generation = self.store._session.generation
+        snapshot, adopted = generation.snapshot, list(generation.batches.adopted)
+        for first in range(0, snapshot.rows, _AT_ONCE):
+            keys, rows = _present_keys(self.store, self.key, first, min(first + _AT_ONCE, snapshot.rows))
+            last = self.find_last(keys)
+            older = (last >= 0) & (last != rows) & ~np.isin(snapshot.chunk[snapshot.batch_of(rows)], adopted)
+            if older.any() and self._differ(rows[older], last[older]):
+                return True
+        return False
+
+    def _differ(self, rows: Int64, others: Int64) -> bool:
+        """Whether some rows have other values than others, bit for bit. Damaged rows do."""
+        leaves = [name for name in self.store.fields if name != self.key]
+        for name in leaves:
+            one, other = (self.store._gatherer.read_rows([name], which)[0] for which in (rows, others))
+            if one.bad is not None or other.bad is not None or not stored_rows(one).equals(stored_rows(other)):
+                return True
+        return False
 
     def delete(self, keys: Keys) -> None:
         """Commit a row without values for each of some keys. Lookups find no row of them then.

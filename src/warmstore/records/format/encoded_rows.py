@@ -38,6 +38,15 @@ class EncodedRows:
     def nbytes(self) -> int:
         return sum(part.nbytes for part in (self.data, self.offsets, self.shapes) if part is not None)
 
+    def equals(self, other: "EncodedRows") -> bool:
+        """Whether both have the same rows of one field, bit for bit."""
+        none = np.zeros(self.count, bool)
+        absent, others = (none if rows.absent is None else rows.absent for rows in (self, other))
+        pairs = ((self.data, other.data), (self.offsets, other.offsets), (self.shapes, other.shapes), (absent, others))
+        return all(
+            one is two or (one is not None and two is not None and np.array_equal(one, two)) for one, two in pairs
+        )
+
     def views(self) -> list[memoryview]:
         """One read-only view per row."""
         flat = self.data.reshape(-1).data.toreadonly()
