@@ -18,6 +18,9 @@ import numpy as np
 from tests.faults.judging import CRASH, HANG, judge_all
 from tests.faults.power_campaign import SHARED, spare_syncs
 
+import warmstore as ws
+from warmstore.errors import WarmstoreError
+
 _BATCH = 64
 """Damages that one child judges."""
 _PAGE = 4096
@@ -78,6 +81,19 @@ class Damage:
             return data[: self.at]
         changed = data[self.at] ^ (0xFF if self.how == "inverted" else 1 << self.bit)
         return data[: self.at] + bytes([changed]) + data[self.at + 1 :]
+
+
+def put_back(folder: Path, damage: Damage) -> bool:
+    """Put the copy of store.json in the place of another store's, which must have been refused. Returns whether."""
+    if damage.how != "swapped" or damage.file != "store.json":
+        return False
+    try:
+        ws.RecordStore.open(folder).close()
+    except WarmstoreError:
+        (copy,) = folder.glob("g*/store.json.copy")
+        shutil.copyfile(copy, folder / "store.json")
+        return True
+    raise Wrong("a store was opened with the store.json of another one")
 
 
 @dataclass

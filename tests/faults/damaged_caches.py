@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tests.compiling.environments import HERE
 from tests.faults.cache_cuts import epoch
-from tests.faults.corruption_campaign import EXACT, REPORTED, Damage, Lost, Subject, Wrong
+from tests.faults.corruption_campaign import EXACT, REPORTED, Damage, Lost, Subject, Wrong, put_back
 from tests.faults.stories import Hasty
 from tests.pipeline.profiles import profile
 
@@ -53,6 +53,14 @@ def same_usage(before: Usage, path: Path) -> bool:
     if found not in (before, Usage()):
         raise Wrong(f"{path.name} has {found}, and not {before}")
     return found == before
+
+
+def same_figures(usage: Usage, records: list[dict[str, Any]], folder: Path, damage: Damage) -> bool:
+    """Whether the figures of use and the history are there. Nobody can tell those of another cache from its own."""
+    if damage.how == "swapped" and damage.file in ("cost.json", history.NAME):
+        return False
+    found = same_usage(usage, folder / "cost.json"), same_records(records, folder)
+    return all(found)
 
 
 def output(numbers: Iterable[int]) -> dict[str, Any]:
@@ -115,7 +123,8 @@ class FeatureSubject:
         return named(root, root / "net")
 
     def judge(self, root: Path, damage: Damage) -> str:
-        figures = same_usage(self._usage, root / "net" / "cost.json"), same_records(self._history, root / "net")
+        figures = same_figures(self._usage, self._history, root / "net", damage)
+        is_foreign = put_back(root / "net", damage)
         may_fail = damage.file.endswith(".arrow")
         errors = contextlib.suppress(WarmstoreError) if may_fail else contextlib.nullcontext()
         missed: set[int] = set()
@@ -135,7 +144,7 @@ class FeatureSubject:
                 raise Lost(f"{sorted(left)} are missed after they were put again")
         if missed and not may_fail and not damage.file.startswith("keys-"):
             raise Lost(f"{sorted(missed)} are missed, and {damage.file} has a copy")
-        return EXACT if not missed and all(figures) else REPORTED
+        return EXACT if not missed and figures and not is_foreign else REPORTED
 
     def _look(self, cache: ws.FeatureCache, ids: list[Any], numbers: list[int]) -> set[int]:
         """The numbers of the misses; all others are exact."""
@@ -175,7 +184,8 @@ class FunctionSubject:
 
     def judge(self, root: Path, damage: Damage) -> str:
         path = self._cache(root).path
-        figures = same_usage(self._usage, path / "cost.json"), same_records(self._history, path)
+        figures = same_figures(self._usage, self._history, path, damage)
+        is_foreign = put_back(path, damage)
         misses = []
         for _ in range(2):
             cache = self._cache(root)
@@ -189,7 +199,7 @@ class FunctionSubject:
             raise Lost(f"{misses[1]} results are computed in every run")
         if misses[0] and not damage.file.endswith((".arrow", ".index", ".direct")):
             raise Lost(f"{misses[0]} results are missed, and {damage.file} has a copy")
-        return EXACT if not misses[0] and all(figures) else REPORTED
+        return EXACT if not misses[0] and figures and not is_foreign else REPORTED
 
 
 class TierSubject:

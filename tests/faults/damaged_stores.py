@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from tests.faults.corruption_campaign import EXACT, REPORTED, Damage, Lost, Subject, Wrong
+from tests.faults.corruption_campaign import EXACT, REPORTED, Damage, Lost, Subject, Wrong, put_back
 from tests.faults.damage import DEEP, QUICK, files_of, headers_of, wrong
 from tests.faults.stories import STORIES, Story
 
@@ -67,6 +67,7 @@ class StoreSubject:
         is_flip = damage.how in ("bit", "inverted")
         exact = chunk is None or (is_flip and damage.at in chunk.headers)
         lost: set[tuple[str, int]] = set()
+        is_foreign = put_back(self._story.path, damage)
         depth = QUICK if zlib.crc32(str(damage).encode()) % _DEEP else DEEP
         problem = wrong(
             self._story, [self._story.entries], depth=depth, scratch=root / "scratch", exact=exact, lost_values=lost
@@ -79,7 +80,7 @@ class StoreSubject:
                 raise Lost(f"the records {sorted(beyond)} are lost, whose batches are whole")
             if is_flip and len({name for name, _ in lost}) > 1:
                 raise Lost(f"one wrong byte loses several fields: {sorted(lost)}")
-        return REPORTED if lost else EXACT
+        return REPORTED if lost or is_foreign else EXACT
 
 
 def _chunks_of(story: Story) -> dict[str, _Chunk]:

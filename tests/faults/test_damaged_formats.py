@@ -30,6 +30,13 @@ def test_some_damages_of_remotes(subject: Subject) -> None:
     assert found.exact + found.reported == found.damages > 0
 
 
+@pytest.mark.parametrize("subject", [*STORES, *CACHES], ids=lambda subject: subject.name)
+def test_files_that_are_gone_or_of_another_store(subject: Subject) -> None:
+    found = campaign(subject, 0, 100, chosen=lambda damage: damage.how in ("removed", "swapped"))
+    assert not found.failures, found.failures[0]
+    assert found.damages == found.of
+
+
 def test_each_byte_and_length_is_damaged() -> None:
     damages = list(damages_of("file", b"abc", b"xyz", seed=0))
     assert [(damage.how, damage.at) for damage in damages] == [

@@ -11,7 +11,7 @@ from warmstore.features.keyed.cache_store import is_cache, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, id_name, version_paths
 from warmstore.features.keyed.usage_counters import Usage, read_usage
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
-from warmstore.records.format.manifest import NAME
+from warmstore.records.format.manifest import holds_store, manifest_file
 from warmstore.records.keyed_store import read_keys
 from warmstore.records.maintenance.chunk_states import chunk_states
 from warmstore.records.maintenance.removal import remove_store
@@ -64,7 +64,7 @@ def read_state(path: Path) -> CacheState:
             entries=store._snapshot.length,
             evicted=store._snapshot.gaps.count if store._snapshot.gaps is not None else 0,
             bytes=allocated_bytes(path),
-            created=(path / NAME).stat().st_mtime,
+            created=manifest_file(path).stat().st_mtime,
             written=(path / store._manifest.generation_folder / "log").stat().st_mtime,
             writers=sum(chunk.writing for chunk in chunk_states(path)),
             usage=read_usage(path / "cost.json"),
@@ -80,14 +80,14 @@ def find_caches(path: Path) -> list[Path]:
         NotAStore: the path has no cache.
         StoreExists: the path is a store that is no cache.
     """
-    is_version = id_name(path) != path.name and (path / NAME).is_file()
+    is_version = id_name(path) != path.name and holds_store(path)
     found = [path] if is_version else version_paths(path.parent, path.name)
     if found:
         with RecordStore.open(found[0]) as store:
             schema_of(store)  # raises
         return found
     for folder in sorted(path.iterdir()) if path.is_dir() else ():
-        if not folder.name.startswith(".") and (folder / NAME).is_file():
+        if not folder.name.startswith(".") and holds_store(folder):
             with RecordStore.open(folder) as store:
                 found += [folder] if is_cache(store) else []
     if not found:

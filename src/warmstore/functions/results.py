@@ -20,7 +20,7 @@ from warmstore.features.keyed.cache_quota import CacheQuota, tidy
 from warmstore.functions.large_values import LARGE, LargeValue, LargeValues
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import LARGEST_RECORD, Array, Bytes, Fields
-from warmstore.records.format.manifest import NAME
+from warmstore.records.format.manifest import holds_store
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import IndexedStore, bad_rows, keys_of
 from warmstore.records.local_store import LocalStore
@@ -74,7 +74,7 @@ class ResultStore:
         self._views: dict[bytes, memoryview | LargeValue] = {}
         self._large = LargeValues()
         self._warned: set[str] = set()
-        if (self.path / NAME).exists():
+        if holds_store(self.path):
             self._open()
         _stores.setdefault(self.path.absolute(), WeakSet()).add(self)
 
@@ -122,7 +122,7 @@ class ResultStore:
                 self.path, FIELDS, metadata={FUNCTION: self._function}, files=self._files, **self._writing
             )
         except StoreExists:
-            if not (self.path / NAME).exists():
+            if not holds_store(self.path):
                 raise
             return self._open()  # another process was first
         return self._adopt(store)
@@ -147,7 +147,7 @@ class ResultStore:
         if keyed is None:
             self._flush_others()
             with self._lock:
-                if self._keyed is None and not (self.path / NAME).exists():
+                if self._keyed is None and not holds_store(self.path):
                     return None
                 keyed = self._keyed or self._open()
         found = self._read(keyed, keys)
@@ -259,7 +259,7 @@ class ResultStore:
                 raise ReadOnly(f"{self.path} cannot be written, so its results cannot be removed")
             keyed = self._keyed
             if keyed is None:
-                if not (self.path / NAME).exists():
+                if not holds_store(self.path):
                     return
                 keyed = self._open()
             self.flush()

@@ -18,7 +18,7 @@ from warmstore.errors import WarmstoreError
 from warmstore.identity.identity import RULES, TOGETHER, Identity
 from warmstore.identity.identity import difference as facts_difference
 from warmstore.identity.identity import differences as facts_differences
-from warmstore.records.format.manifest import NAME, read_manifest
+from warmstore.records.format.manifest import holds_store, read_manifest
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
 
@@ -131,7 +131,7 @@ def version_paths(folder: Path, name: str) -> list[Path]:
     """The folders of all versions of the cache `name`: the first version, then the others by name."""
     others = folder.iterdir() if folder.is_dir() else ()
     found = [path for path in others if (match := _VERSION.fullmatch(path.name)) and match[1] == name]
-    return [path for path in (folder / name, *sorted(found)) if (path / NAME).is_file()]
+    return [path for path in (folder / name, *sorted(found)) if holds_store(path)]
 
 
 def id_name(path: Path) -> str:

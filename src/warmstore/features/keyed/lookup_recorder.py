@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from warmstore.features.keyed.usage_counters import UsageCounters
-from warmstore.records.format.manifest import NAME
+from warmstore.records.format.manifest import holds_store
 from warmstore.storage.history import History, Pace
 
 
@@ -159,7 +159,7 @@ class LookupRecorder:
                 )
             if not content.writes:
                 self._waiting.clear()
-            elif (self._history.path.parent / NAME).exists():
+            elif holds_store(self._history.path.parent):
                 waiting, self._waiting = self._waiting, []
                 for figures in waiting:
                     self._history.append("use", **figures)

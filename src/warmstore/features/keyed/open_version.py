@@ -25,7 +25,7 @@ from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.features.outputs.output_structure import check_spec
 from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.features.writer_ranks import WriterRanks
-from warmstore.records.format.manifest import NAME
+from warmstore.records.format.manifest import holds_store
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import MISSING, IndexedStore
 from warmstore.records.local_store import LocalStore
@@ -167,7 +167,7 @@ class OpenVersion:
 
     def find_store(self) -> bool:
         """Open the store if some process has created it. Returns whether there is one."""
-        if not (self.path / NAME).exists():
+        if not holds_store(self.path):
             return False
         try:
             self._adopt(self._open_store())

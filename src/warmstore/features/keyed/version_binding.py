@@ -16,7 +16,7 @@ from warmstore.features.keyed.cache_versions import (
     version_folder,
 )
 from warmstore.features.keyed.open_version import OpenVersion, OtherRules
-from warmstore.records.format.manifest import NAME
+from warmstore.records.format.manifest import holds_store
 
 _log = logging.getLogger("warmstore")
 
@@ -68,7 +68,7 @@ def _move_beside(version: OpenVersion, fingerprint: Fingerprint) -> None:
     if version.writes:
         version.blocks.flush(version.commit)  # blocks of `put_batch`
     own = version_folder(version.folder, version.name, fingerprint)
-    if not (own / NAME).exists():
+    if not holds_store(own):
         for stored in read_versions(version.folder, version.name):
             if stored.fingerprint is not None and have_same_rules(stored.fingerprint, fingerprint):
                 version.check_fingerprint(stored.fingerprint, fingerprint)
@@ -90,7 +90,7 @@ def _warn_other_rules(version: OpenVersion, own: Path) -> None:
 def _bind_any(version: OpenVersion, fingerprint: Fingerprint) -> None:
     """Bind a fingerprint to its own folder if it exists, else to the current folder if possible, else to a new one."""
     own = version_folder(version.folder, version.name, fingerprint)
-    if (own / NAME).exists():
+    if holds_store(own):
         version.move(own)
     try:
         _bind_current(version, fingerprint)

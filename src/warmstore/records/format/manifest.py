@@ -48,6 +48,17 @@ class Manifest:
         return generation_seed(self.id, self.generation)
 
 
+def holds_store(folder: Path) -> bool:
+    """Whether a folder has store.json, or the copy of it that generations have."""
+    return manifest_file(folder).exists()
+
+
+def manifest_file(folder: Path) -> Path:
+    """The store.json of a folder; a copy of it if it is missing and there is one."""
+    path = folder / NAME
+    return path if path.exists() else max(folder.glob(f"g[0-9]*/{NAME}{COPY}"), default=path)
+
+
 def read_manifest(folder: Path, files: Files) -> Manifest:
     """Read store.json, or its copy if it is missing or damaged.
 
