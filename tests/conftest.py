@@ -16,6 +16,9 @@ from tests.warm import COMMON
 
 from warmstore.storage import files
 
+LONG_SECONDS = 2400
+"""The time limit of each test of the long run: beside other work a long one takes several times its time."""
+
 FORKED_CHILD_SECONDS = 300
 """A child that this process forked ends after this time and shows where its threads stand: it may wait for a lock."""
 
@@ -72,6 +75,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     items.sort(key=lambda item: "forks" not in item.keywords)
     if config.getoption("--slow"):
+        for item in items:
+            item.add_marker(pytest.mark.timeout(LONG_SECONDS))
         return
     skip = pytest.mark.skip(reason="a long loop; run with --slow")
     for item in items:
