@@ -5,6 +5,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,21 @@ def test_a_blob_of_any_length(tmp_path: Path) -> None:
             with pytest.raises(Damaged):
                 store.read(one)
             store.put("k0", "cpp.source", whole, environment=HERE)
+
+
+def test_verify_rebuilds_an_index_whose_parts_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A key that differs between the table and its SQL index: no statement fails, and some rows are not found."""
+    fill(tmp_path / "c")
+    index = tmp_path / "c" / "index.sqlite"
+    data = index.read_bytes()
+    assert data.count(b"k2cpp.source") == 2
+    index.write_bytes(data.replace(b"k2cpp.source", b"K2cpp.source", 1))
+    with ArtifactStore(tmp_path / "c") as store:
+        store.verify()
+        assert len(right(store)) >= COUNT - 1
+    with closing(sqlite3.connect(index)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert f"the index of the compile cache {tmp_path / 'c'} is damaged" in caplog.text
 
 
 def test_a_key_that_was_changed_finds_nothing(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+from warmstore.storage import checked_json
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import PLAIN, Files, read_whole
 
@@ -56,14 +56,14 @@ def write(folder: Path, files: Files, job: str, lookups: Sequence[Lookup], kept:
     name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in job)[:100] or "_"
     path = folder / FOLDER / f"{name}.{rank if rank.isdecimal() else 0}.json"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    replace_file(path, json.dumps(run).encode(), durable=False, files=files)
+    replace_file(path, checked_json.to_bytes(run), durable=False, files=files)
 
 
 def read(folder: Path, job: str | None = None) -> Iterator[tuple[str, list[Lookup]]]:
     """The name of each job, or of one, and the lookups of its last run. Unreadable files are skipped."""
     for path in sorted((folder / FOLDER).glob("*.json")):
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            run = json.loads(read_whole(PLAIN, path))
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            run = checked_json.from_bytes(read_whole(PLAIN, path))
             if job is None or run["job"] == job:
                 yield run["job"], list(map(_lookup, run["lookups"]))
 

@@ -192,6 +192,13 @@ def number(connection: sqlite3.Connection, statement: str, values: tuple[object,
     return row[0]
 
 
+def check_whole(connection: sqlite3.Connection) -> None:
+    """Read the whole file. Raises IndexDamaged if anything is wrong, such as a row that its SQL index lacks."""
+    (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise IndexDamaged(str(found))
+
+
 def uri_of(path: Path) -> str:
     """The URI of a database file for `Files.connect`."""
     return path.absolute().as_uri()

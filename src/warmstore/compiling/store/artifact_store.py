@@ -27,7 +27,7 @@ from blake3 import blake3
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.rules import choose
-from warmstore.compiling.store.artifact_index import Index
+from warmstore.compiling.store.artifact_index import Index, check_whole
 from warmstore.compiling.store.artifact_quota import LEAST, ArtifactQuota
 from warmstore.compiling.store.blobs import Blobs
 from warmstore.compiling.store.index_rows import ArtifactRows
@@ -290,9 +290,13 @@ class ArtifactStore(Closeable):
         return self._opened().change(forget)
 
     def verify(self) -> list[str]:
-        """Read every blob. Drop damaged and missing ones, and files without an artifact. Returns a text for each."""
-        self._opened()
-        dropped = []
+        """Read every blob. Drop damaged and missing ones, and files without an artifact. Returns a text for each.
+
+        A damaged index is rebuilt, which is logged.
+        """
+        index, dropped = self._opened(), []
+        if not self.read_only:
+            index.ask(check_whole)
         for artifact in self.all():
             try:
                 self.read(artifact)
