@@ -47,7 +47,7 @@ FAULTS = 240
 """Faults of one part."""
 DRAWN = 24
 """Kills or limits of one part. A few kills come too late."""
-DAMAGES = 500
+DAMAGES = 2000
 """Damages of one part."""
 INPUTS = 20_000
 """Inputs of one part, for one parser."""
