@@ -14,8 +14,10 @@ from tests.compiling.environments import HERE
 from tests.compiling.store.test_artifact_store import taken
 from tests.slow import either
 
+from warmstore.compiling.store.artifact_index import Index
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import Damaged, NewerFormat, NoArtifact, TooLarge
+from warmstore.storage.files import PLAIN
 
 COUNT = 12
 
@@ -96,6 +98,18 @@ def test_verify_finds_what_is_damaged_missing_or_strange(tmp_path: Path) -> None
         assert sorted(("damaged" in one, "evicted" in one) for one in said[1:]) == [(False, True), (True, False)]
         assert len(right(store)) == COUNT - 2
         assert store.verify() == []
+
+
+def test_a_connection_to_a_replaced_index_stays_open(tmp_path: Path) -> None:
+    """As it closes, SQLite may remove the files of the WAL by their names, with what the new index has in them."""
+    fill(tmp_path / "c")
+    index = Index(tmp_path / "c", PLAIN)
+    before = index.connection()
+    index.move_aside()
+    index.create()
+    assert index.connection() is not before
+    assert before.execute("SELECT count(*) FROM artifacts").fetchone() == (COUNT,)
+    index.close()
 
 
 @pytest.mark.parametrize("live", [False, True])

@@ -17,7 +17,7 @@ from warmstore.replicate.upkeep import LEAST_KEEP, gc
 from warmstore.storage.array_types import Int64
 from warmstore.storage.disk_usage import entries_below
 
-COPY_SIZE = 1_000_000
+COPY_SIZE = 2_000_000
 
 
 class Courier(Worker):

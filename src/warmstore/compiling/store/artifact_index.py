@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -121,7 +122,7 @@ class Index:
     def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         """The connection, after a check of format and tables. It is closed if the check fails."""
         with ExitStack() as stack:
-            stack.callback(connection.close)
+            stack.callback(self._end, connection)
             version = number(connection, "SELECT version FROM format")
             if version != number(connection, "PRAGMA user_version"):
                 raise IndexDamaged("its two format numbers differ")
@@ -143,13 +144,21 @@ class Index:
         """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(sqlite3.Error):
-                connection.close()
+            self._end(connection)
+
+    def _end(self, connection: sqlite3.Connection) -> None:
+        """Close a connection. One whose file was replaced stays open: as it closes, SQLite may remove the files of the
+        WAL by their names (it does where the old file is empty), and these belong to the new file by now."""
+        if self.identity() not in (self.opened, None):
+            _leave_open(connection)
+            return
+        with suppress(sqlite3.Error):
+            connection.close()
 
     def forget(self) -> None:
         """In a forked child: drop the parent's connection without closing it."""
         if self._connection is not None:
-            _inherited.append(self._connection)
+            _leave_open(self._connection)
         self._connection = None
 
     @contextmanager
@@ -232,5 +241,6 @@ def _size(path: Path) -> int:
         return 0
 
 
-_inherited: list[sqlite3.Connection] = []
-"""Connections of a parent process. References keep the garbage collector from closing them here."""
+def _leave_open(connection: sqlite3.Connection) -> None:
+    """Let go of a connection that must never be closed: neither by the garbage collector, nor as the process ends."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
