@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 from tests.faults.judging import CRASH, HANG, judge_all
 from tests.faults.power_campaign import SHARED, spare_syncs
+from tests.warm import search_for_patches, spare_searches
 
 import warmstore as ws
 from warmstore.errors import WarmstoreError
@@ -208,8 +209,11 @@ def campaign(
             paths[damage.file].unlink() if data is None else paths[damage.file].write_bytes(data)
             return subject.judge(root, damage)
 
+        search_for_patches()
+
         def prepare() -> None:
             spare_syncs()
+            spare_searches()
             for variable in ("XDG_STATE_HOME", "XDG_CACHE_HOME"):  # neither the user's registry, nor the copies there
                 os.environ[variable] = str(Path(name) / variable)
 
