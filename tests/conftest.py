@@ -20,7 +20,8 @@ LONG_SECONDS = 2400
 """The time limit of each test of the long run: beside other work a long one takes several times its time."""
 
 FORKED_CHILD_SECONDS = 300
-"""A child that this process forked ends after this time and shows where its threads stand: it may wait for a lock."""
+"""A child that this process forked ends after this time and shows where its threads stand: it may wait for a lock. In
+the long run it has the time of a test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,7 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.register(signal.SIGALRM, file=2, chain=True)
     if not config.getoption("--fleet"):  # an alarm outlives exec, and would end Ray's servers
-        os.register_at_fork(after_in_child=lambda: signal.alarm(FORKED_CHILD_SECONDS))
+        limit = LONG_SECONDS if config.getoption("--slow") else FORKED_CHILD_SECONDS
+        os.register_at_fork(after_in_child=lambda: signal.alarm(limit))
 
 
 @pytest.hookimpl(optionalhook=True)

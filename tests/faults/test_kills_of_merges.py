@@ -158,6 +158,8 @@ def test_killed_at_any_operation(path: Path, job: Job, part: int) -> None:
             assert numbers in STATES[job], (at, moment)
             check(store, numbers)
             assert store.verify(progress=False).ok, (at, moment)
+        late.refresh()
+        assert late["number"][:].tolist() == numbers, (at, moment)  # who refreshes sees what others have seen
         seen.add(STATES[job].index(numbers))
         go_on(copy, numbers)
         for opened in (reader, late):

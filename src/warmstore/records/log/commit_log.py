@@ -91,25 +91,27 @@ class Log:
                 self._files.close(self._copy)
 
     def ends_with(self, entries: int, last: bytes) -> bool:
-        """Whether the log is still the one of so many entries whose last one is `last`."""
-        return self._files.size(self._descriptor) // SIZE == entries and self.continues(entries, last)
+        """Whether the log is still the one of so many entries whose last one is `last`, and its copy has no more."""
+        at = max(entries - 1, 0) * SIZE
+        return self._files.read(self._descriptor, 2 * SIZE, at) == last and not self._copy_is_longer(entries * SIZE)
 
     def continues(self, entries: int, last: bytes) -> bool:
         """Whether the log begins with the one of so many entries; not so when a failing disk had one taken back."""
         return not entries or self._files.read(self._descriptor, SIZE, (entries - 1) * SIZE) == last
 
     def read(self, first: int) -> Entries:
-        """The committed entries from number `first` on; an empty array when there are none.
+        """The committed entries from number `first` on; an empty array when there are none. An entry that a dead
+        writer has written to the copy alone is committed.
 
         Raises:
             Damaged: an entry that is not a torn tail does not match its hash, nor does its copy.
         """
-        data = self._read_log(first)
-        ends_early = not first and self._copy_is_longer(len(data))
+        data, before = self._read_log(first), first * SIZE
+        ends_early = self._copy_is_longer(before + len(data))
         if ends_early:
             with self._unless_written() as is_still:
-                data = self._read_log(0)
-                ends_early = is_still and self._copy_is_longer(len(data))
+                data = self._read_log(first)
+                ends_early = is_still and self._copy_is_longer(before + len(data))
         good = matches(data, self._seed, first)
         if ends_early or not good.all():
             data = self._mended(data, self._read_copy(first), good, first)
@@ -149,9 +151,15 @@ class Log:
         if self._refused is not None:
             return False
         try:
-            return self.copy_path.stat().st_size >= length + SIZE
+            return len(self._files.read(self._opened_copy(), SIZE, length)) == SIZE
         except OSError:
             return False
+
+    def _opened_copy(self) -> int:
+        with self._guard:
+            if self._copy is None:
+                self._copy = self._files.open(self.copy_path, write=self._write)
+            return self._copy
 
     def _read_copy(self, first: int) -> bytes:
         """The whole entries of the copy, from number `first` on."""
@@ -264,11 +272,8 @@ class Log:
         at = length * SIZE
         copy = self._copy_descriptor(at)
         try:
-            for descriptor, part, offset in (
-                (copy, data[SIZE:], at + SIZE),
-                (copy, data[:SIZE], at),
-                (self._descriptor, data, at),
-            ):
+            parts = (copy, data[SIZE:], at + SIZE), (copy, data[:SIZE], at), (self._descriptor, data, at)
+            for descriptor, part, offset in parts:
                 if part:
                     write_all(self._files, descriptor, [part], offset)
                     self._files.sync(descriptor)
@@ -354,17 +359,16 @@ class Log:
 
     def _copy_descriptor(self, length: int) -> int:
         """The copy, open for writing, with at least the first `length` bytes of the log."""
-        if self._copy is None:
-            try:
-                self._copy = self._files.open(self.copy_path, write=True)
-            except FileNotFoundError:
-                self._copy = self._files.create(self.copy_path)
-        size = self._files.size(self._copy)
+        try:
+            copy = self._opened_copy()
+        except FileNotFoundError:
+            copy = self._copy = self._files.create(self.copy_path)
+        size = self._files.size(copy)
         if size < length:
             first = size // SIZE * SIZE
             missing = self._files.read(self._descriptor, length - first, first)
-            write_all(self._files, self._copy, [missing], first)
-        return self._copy
+            write_all(self._files, copy, [missing], first)
+        return copy
 
     def prefix_hash(self) -> int:
         """The xxh3-64 of all committed entries, for a `merged` entry. The caller holds the lock."""
@@ -430,9 +434,8 @@ class Log:
                 if self._copy is not None and self._files.size(self._descriptor) <= self._refused * SIZE:
                     self._files.truncate(self._copy, self._refused * SIZE)
                 self._refused = None
-        if not self._copy_is_longer(
-            whole_entries(self._files, self._descriptor, self._files.size(self._descriptor)) * SIZE
-        ):
+        whole = whole_entries(self._files, self._descriptor, self._files.size(self._descriptor))
+        if not self._copy_is_longer(whole * SIZE):
             return
         try:
             length = self._committed_length()
