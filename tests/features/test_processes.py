@@ -170,7 +170,9 @@ def test_every_rank_writes_and_nothing_is_computed_twice(run_script):
 
 
 KILLS = """
-class Deadly(ws.storage.files.Files):
+from warmstore.storage.files import Files
+
+class Deadly(Files):
     def __init__(self, countdown):
         self.countdown = countdown
 
