@@ -147,7 +147,7 @@ class OneByte(Files):
 
 
 class Calling(Watched):
-    """Calls `check` around every operation that changes something, and at every open, size and map."""
+    """Calls `check` around every operation that changes something, and at every open, size, read and map."""
 
     check: Callable[[], None] | None = None
 
@@ -164,6 +164,10 @@ class Calling(Watched):
     def size(self, descriptor: int) -> int:
         self.before("size")
         return super().size(descriptor)
+
+    def read(self, descriptor: int, length: int, offset: int) -> bytes:
+        self.before("read")
+        return super().read(descriptor, length, offset)
 
     def map(self, address: int, length: int, descriptor: int, *, write: bool = False) -> None:
         self.before("map")
