@@ -559,4 +559,4 @@ def test_a_store_equals_a_list() -> None:
 
 @pytest.mark.slow
 def test_a_store_equals_a_list_for_long() -> None:
-    run(1000, 80, derandomize=False)
+    run(300, 80, derandomize=False)
