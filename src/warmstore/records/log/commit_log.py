@@ -279,16 +279,12 @@ class Log:
                     self._files.sync(descriptor)
         except OSError:
             self._cut_off(length, len(data) // SIZE)
-            with contextlib.suppress(OSError):
-                self._files.truncate(copy, at)
-            if self._copy_is_longer(at):
-                self._refused = length
+            self._cut_copy(length)
             raise
 
     def extend_locked(self, whole: bytes) -> bool:
-        """Append all or none of the further entries of a longer log, for a caller with the lock.
-
-        Returns False if `whole` is another log.
+        """Append all or none of the further entries of a longer log, for a caller with the lock. Returns False if
+        `whole` is another log.
 
         Raises:
             OSError: the disk refused; none are committed.
@@ -316,11 +312,7 @@ class Log:
                 self._cut_off(length, len(entries))
             else:  # an interrupt: what the log contains is committed
                 length = self._files.size(self._descriptor) // SIZE
-            if self._copy is not None:
-                with contextlib.suppress(OSError):
-                    self._files.truncate(self._copy, length * SIZE)
-            if self._copy_is_longer(length * SIZE):
-                self._refused = length
+            self._cut_copy(length)
             raise
 
     def _cut_off(self, length: int, count: int) -> None:
@@ -329,6 +321,14 @@ class Log:
             self._files.truncate(self._descriptor, length * SIZE)
         except OSError:
             self._stranded = length, count
+
+    def _cut_copy(self, length: int) -> None:
+        """Remove refused entries from the copy. If the disk refuses that too, they do not count."""
+        if self._copy is not None:
+            try:
+                self._files.truncate(self._copy, length * SIZE)
+            except OSError:
+                self._refused = length
 
     def _remove_stranded(self) -> None:
         """Remove refused entries, or their rows would be there twice: they are still pending.
