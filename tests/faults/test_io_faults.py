@@ -3,11 +3,10 @@
 import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from tests.faults.io_campaign import SHORT, campaign, faults_of
+from tests.faults.io_campaign import SHORT, Failing, Fault, campaign, faults_of
 from tests.faults.power_campaign import Story
 from tests.faults.record_cuts import FIELDS, check_store, value
 from tests.faults.story_lists import FAULTY
@@ -171,49 +170,21 @@ def test_files_that_were_read_and_fail_to_close_are_all_closed(tmp_path: Path) -
     assert len(set(files.closed)) == 3
 
 
-class _Dead(Files):
-    """A disk that refuses everything from its `left`-th call on, until `left` is None."""
-
-    left: int | None = None
-
-    def _count(self) -> None:
-        if self.left is not None:
-            self.left -= 1
-            if self.left < 0:
-                raise OSError(errno.EIO, "the disk is dead")
-
-    def read(self, descriptor: int, length: int, offset: int) -> bytes:
-        self._count()
-        return super().read(descriptor, length, offset)
-
-    def write(self, descriptor: int, buffers: Any, offset: int) -> int:
-        self._count()
-        return super().write(descriptor, buffers, offset)
-
-    def sync(self, descriptor: int) -> None:
-        self._count()
-        super().sync(descriptor)
-
-    def truncate(self, descriptor: int, length: int) -> None:
-        self._count()
-        super().truncate(descriptor, length)
-
-
 def test_rows_that_a_dead_disk_refused_are_committed_once(tmp_path: Path) -> None:
     """Also where the copy of the log has them, and can be neither read nor cut off."""
     for at in range(100):
-        files = _Dead()
+        files = Failing(tmp_path)
         with ws.RecordStore.create(tmp_path / str(at), {"x": ws.Array("int64")}, files=files) as store:
             store.append({"x": 0})
             store.flush()
             store.append({"x": 1})
-            files.left = at
+            files._fault = Fault(len(files.seen) + at, "any", errno.EIO, forever=True)
             refused = False
             try:
                 store.flush()
             except OSError:
                 refused = True
-            files.left = None
+            files._fault = None
             store.flush()
         with ws.RecordStore.open(tmp_path / str(at)) as store:
             assert store["x"][:].tolist() == [0, 1], at
