@@ -40,6 +40,23 @@ def now() -> Architecture:
     return architecture_of_code()
 
 
+def test_a_class_name_stands_for_one_class() -> None:
+    """Those that other files may use: names that begin with an underscore are a file's own."""
+    places: dict[str, list[str]] = {}
+    for path in sorted(SOURCES.rglob("*.py")):
+        for name in re.findall(r"^class ([A-Za-z]\w*)", path.read_text(), re.MULTILINE):
+            places.setdefault(name, []).append(path.relative_to(SOURCES).as_posix())
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_no_source_file_is_too_long_to_read_at_once() -> None:
+    lengths = {
+        path.relative_to(SOURCES).as_posix(): len(path.read_text().splitlines()) for path in SOURCES.rglob("*.py")
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > 450} == {}
+    assert sorted(lengths.values())[len(lengths) // 2] < 150
+
+
 class TestPicture:
     def test_has_the_layers_and_packages_of_the_code(self, now: Architecture) -> None:
         drawn = architecture_in_picture()

@@ -16,7 +16,7 @@ from tests.cli.runner import runner
 from tests.compiling.programs import compiler_settings
 
 from warmstore.cli import app, demo
-from warmstore.demo.demo_run import CacheUse, DemoRun, call_digits, differences, run_job
+from warmstore.demo.demo_run import CacheCounts, DemoRun, call_digits, differences, run_job
 
 IMAGES, EPOCHS = 100, 2
 
@@ -55,7 +55,7 @@ def runs(finished: tuple[Any, dict[str, Any], Any]) -> list[DemoRun]:
             accuracies=tuple(run["accuracies"]),
             weights=run["weights"],
             compiled=run["compiled"],
-            caches=tuple(CacheUse(**cache) for cache in run["caches"]),
+            caches=tuple(CacheCounts(**cache) for cache in run["caches"]),
         )
         for run in finished[1]["runs"]
     ]

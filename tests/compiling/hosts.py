@@ -10,7 +10,7 @@ from tests.compiling.environments import HERE
 
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.remote.remote_tier import RemoteTier
+from warmstore.compiling.remote.remote_artifacts import RemoteArtifacts
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.remote.limits import RequestLimits, StallBudget
 from warmstore.remote.objects import Objects
@@ -44,7 +44,7 @@ class Host:
         self.store = ArtifactStore(folder)
         objects = Objects(url, limits=limits, at_exit=False)
         keyring = Keyring((KEY,)) if keyring is None else keyring
-        self.tier = RemoteTier(objects, keyring, self.store, environment, job=job, budget=StallBudget(wait))
+        self.tier = RemoteArtifacts(objects, keyring, self.store, environment, job=job, budget=StallBudget(wait))
         self.tier.start()
 
     def make(self, *numbers: int) -> list[Artifact]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import warmstore as ws
-from warmstore.demo.digits import SIZE, Encoder, decode, images_of, plan_for, resize, write_images
+from warmstore.demo.digits import SIZE, ImageEncoder, decode, images_of, plan_for, resize, write_images
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_kept_images_are_the_computed_ones(files: list[Path], tmp_path: Path) ->
 def test_partly_cached_features_are_the_computed_ones(files: list[Path], tmp_path: Path) -> None:
     pixels = torch.stack([torch.from_numpy(resize(decode(file), SIZE)["pixels"]) for file in files])
     numbers = torch.arange(len(files))
-    encoder = Encoder().eval()
+    encoder = ImageEncoder().eval()
     expected = encoder(pixels)
     assert expected.shape == (12, encoder.features)
     with ws.FeatureCache(tmp_path, "features") as cache:

@@ -34,7 +34,7 @@ from warmstore.compiling.warn_once import WarnOnce
 from warmstore.errors import CompilationFailed
 
 if TYPE_CHECKING:
-    from warmstore.compiling.remote.remote_tier import RemoteTier
+    from warmstore.compiling.remote.remote_artifacts import RemoteArtifacts
 
 _log = logging.getLogger("warmstore")
 
@@ -65,7 +65,7 @@ class CompileSession:
         requirements: dict[str, Any],
         flights: SingleFlight | None,
         wait: float,
-        remote: RemoteTier | None = None,
+        remote: RemoteArtifacts | None = None,
         moved: Callable[[Path], None] | None = None,
     ) -> None:
         self.store = store

@@ -35,7 +35,7 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True)
-class CacheUse:
+class CacheCounts:
     """One cache after a run: entries and bytes on disk, and the hits and misses of this run."""
 
     name: str
@@ -56,7 +56,7 @@ class DemoRun:
     accuracies: tuple[str, ...]
     weights: str
     compiled: bool
-    caches: tuple[CacheUse, ...]
+    caches: tuple[CacheCounts, ...]
 
     @property
     def seconds(self) -> float:
@@ -89,7 +89,7 @@ def run_job(name: str, arguments: Sequence[str], listen: Callable[[dict[str, Any
         accuracies=tuple(result["accuracies"]),
         weights=result["weights"],
         compiled=bool(result["compiled"]),
-        caches=tuple(CacheUse(**cache) for cache in result["caches"]),
+        caches=tuple(CacheCounts(**cache) for cache in result["caches"]),
     )
 
 

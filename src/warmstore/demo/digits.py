@@ -36,7 +36,7 @@ DISK = "40MB"  # the images take 17 MB
 TEST_EVERY = 5  # every fifth image is held out
 
 
-class Encoder(nn.Module):
+class ImageEncoder(nn.Module):
     """Images uint8 [n, 96, 96] to features float32 [n, 2560]; its weights never change."""
 
     def __init__(self, width: int = 64, layers: int = 2, seed: int = 0) -> None:
@@ -136,7 +136,7 @@ def train(images: Path, folder: Path | None, epochs: int) -> None:
     torch.set_flush_denormal(True)
     watch = Stopwatch(steps_per_epoch=sum(-(-len(part) // BATCH) for part in (train_set, test_set)))
 
-    encoder = Encoder().eval()
+    encoder = ImageEncoder().eval()
     plans: list[ws.Plan] = []
     filled: list[ws.FillResult] = []
     if folder is not None:

@@ -28,7 +28,7 @@ from warmstore.features.open_cache import OpenCache
 from warmstore.features.outputs.dims_inference import Dimensions, is_guess
 from warmstore.features.outputs.out_dims import UNSET, check_out_dims
 from warmstore.features.outputs.output_structure import unflatten
-from warmstore.features.outputs.selection import Selection
+from warmstore.features.outputs.selection import OutputSelection
 from warmstore.identity import Identity
 from warmstore.records.format.array_interop import on_device
 from warmstore.records.index.sample_keys import Keys, as_keys
@@ -100,7 +100,7 @@ class CachedModule(nn.Module):
         self._batch_args = batch_args
         check_out_dims(out_dims)
         self._out_dims = UNSET if out_dims is None else out_dims
-        self._select = Selection.of(select)
+        self._select = OutputSelection.of(select)
         self._device = None if map_location is None else torch.device(map_location)
         ignored = frozenset([ignore] if isinstance(ignore, str) else ignore)
         self._settings = CallSettings(version, ignored)

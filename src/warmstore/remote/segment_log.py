@@ -38,7 +38,7 @@ _TRIES = 5  # listings, while objects are removed
 _TRANSIT = 2  # requests for one object
 
 
-class Remote(Protocol):
+class LogRequests(Protocol):
     """The requests that a log needs; `Objects` has them."""
 
     async def get_async(
@@ -118,7 +118,7 @@ class SegmentLog:
 
     # Reading
 
-    async def read(self, objects: Remote, *, flowed: Flowed = None) -> LogState:
+    async def read(self, objects: LogRequests, *, flowed: Flowed = None) -> LogState:
         """The present state: one listing, and the objects in it that are not here.
 
         Raises:
@@ -129,7 +129,7 @@ class SegmentLog:
                 return await self._read(objects, flowed, is_last=not left)
         raise AssertionError
 
-    async def _read(self, objects: Remote, flowed: Flowed, *, is_last: bool) -> LogState:
+    async def _read(self, objects: LogRequests, flowed: Flowed, *, is_last: bool) -> LogState:
         listed: list[LogName] = []
         others: list[str] = []
         problems: list[str] = []
@@ -173,7 +173,7 @@ class SegmentLog:
     # Writing
 
     async def append(
-        self, objects: Remote, payload: bytes, state: LogState, *, replaces: Iterable[str] = ()
+        self, objects: LogRequests, payload: bytes, state: LogState, *, replaces: Iterable[str] = ()
     ) -> Segment:
         """Add a segment to a state that was just read. It is at the remote when this returns, alone or in a head.
 
@@ -196,7 +196,7 @@ class SegmentLog:
             self._mirror.put(segment.name.text, data)
         return segment
 
-    async def fold(self, objects: Remote, state: LogState, *new: Segment) -> None:
+    async def fold(self, objects: LogRequests, state: LogState, *new: Segment) -> None:
         """Write a head of all segments of a state and of new ones, and remove what two listed heads hold.
 
         Raises:
@@ -224,7 +224,7 @@ class SegmentLog:
         if len(garbage) >= _GARBAGE:
             await objects.delete_async([f"{self.folder}/{text}" for text in garbage])
 
-    async def rewrite(self, objects: Remote, payload: bytes, state: LogState) -> Segment:
+    async def rewrite(self, objects: LogRequests, payload: bytes, state: LogState) -> Segment:
         """Replace all segments of a state that was just read by one, and remove the objects that held them.
 
         Raises:
@@ -240,7 +240,7 @@ class SegmentLog:
         return segment
 
     async def _pack(
-        self, objects: Remote, segments: list[tuple[Segment, int]], packs: dict[str, int], replaced: set[str]
+        self, objects: LogRequests, segments: list[tuple[Segment, int]], packs: dict[str, int], replaced: set[str]
     ) -> None:
         """Put segments into a new pack. `_FAN_IN` packs of one size class become one."""
         while True:
@@ -278,7 +278,7 @@ class _Reading:
     """One reading of the objects of a listing. problems: gets why objects are left out."""
 
     log: SegmentLog
-    objects: Remote
+    objects: LogRequests
     flowed: Flowed
     problems: list[str]
     is_last: bool

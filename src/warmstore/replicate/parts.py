@@ -77,7 +77,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Parts:
+class PushedParts:
     """All parts at a remote, and the state of the log that they were read from."""
 
     parts: list[Part]
@@ -107,7 +107,7 @@ class PartLog:
         self._abouts = Mirror(None if mirror is None else mirror.with_name(f"{mirror.name}.about"))
         self._reported: set[str] = set()
 
-    def read(self, objects: Objects) -> Parts:
+    def read(self, objects: Objects) -> PushedParts:
         """All parts: one listing, and what is new. Parts that cannot be read are left out with a line in the log.
 
         Raises:
@@ -144,12 +144,12 @@ class PartLog:
             if problem not in self._reported:
                 self._reported.add(problem)
                 _log.warning("%s: %s; it is left out", objects.location.url, problem)
-        return Parts(parts, state, problems)
+        return PushedParts(parts, state, problems)
 
     def append(
         self,
         objects: Objects,
-        known: Parts,
+        known: PushedParts,
         manifest: Manifest,
         chunks: Mapping[int, PartChunk],
         gone: Iterable[int],

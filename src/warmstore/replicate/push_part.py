@@ -19,7 +19,7 @@ from warmstore.records.read.live_batches import first_chunks
 from warmstore.remote.objects import Objects
 from warmstore.remote.requests import aside
 from warmstore.replicate.block_cache import fetch_sidecar
-from warmstore.replicate.parts import Part, PartChunk, PartLog, Parts, log_hash
+from warmstore.replicate.parts import Part, PartChunk, PartLog, PushedParts, log_hash
 from warmstore.replicate.push import TRIES, PushResult, is_intact, mapped
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import Local
@@ -37,7 +37,7 @@ def push_part(
     objects: Objects,
     files: Files,
     log: PartLog,
-    parts: Parts,
+    parts: PushedParts,
     *,
     verify: bool = False,
     progress: bool | None = None,
@@ -69,7 +69,7 @@ def _push(
     objects: Objects,
     files: Files,
     log: PartLog,
-    parts: Parts,
+    parts: PushedParts,
     *,
     verify: bool,
     progress: bool | None,

@@ -16,7 +16,7 @@ from warmstore.remote.objects import Entry, Objects
 from warmstore.remote.segment_bundles import Bundle
 from warmstore.remote.segment_log import PACKS
 from warmstore.replicate.block_cache import fetch_sidecar
-from warmstore.replicate.parts import FOLDER, Part, PartChunk, PartLog, Parts, has_parts
+from warmstore.replicate.parts import FOLDER, Part, PartChunk, PartLog, PushedParts, has_parts
 from warmstore.replicate.push import is_intact
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_copy import Remote
@@ -174,7 +174,7 @@ def retire(remote: Remote, host: str) -> list[HostReport]:
         ]
 
 
-def _rewrite(objects: Objects, log: PartLog, parts: Parts, part: Part, kept: dict[int, PartChunk]) -> None:
+def _rewrite(objects: Objects, log: PartLog, parts: PushedParts, part: Part, kept: dict[int, PartChunk]) -> None:
     log.append(objects, parts, part.manifest, kept, part.gone, part.segments, host=part.host)
 
 
@@ -205,7 +205,7 @@ def gc(remote: Remote, *, keep: float, dry_run: bool = False) -> Collected:
         return Collected(len(old), sum(entry.size for entry in old), len(unused) - len(old))
 
 
-def _needed(parts: Parts, objects: Objects) -> set[str]:
+def _needed(parts: PushedParts, objects: Objects) -> set[str]:
     """The objects that segments and heads name, and the packs of replaced heads."""
     chunks = [listed.chunk for part in parts.parts for listed in part.chunks.values()]
     packs = {pack for _, head in parts.state.heads for pack, _ in head.packs}

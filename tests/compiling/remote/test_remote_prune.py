@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.compiling.environments import elsewhere
 from tests.compiling.hosts import KEY, OTHER_KEY, content, host
-from tests.compiling.remote.test_remote_tier import manifests
+from tests.compiling.remote.test_remote_artifacts import manifests
 
 from warmstore.compiling.remote.remote_memory import RemoteMemory
 from warmstore.compiling.remote.remote_prune import Pruned, prune

@@ -15,7 +15,7 @@ from warmstore.remote.signing import KEY, KEY_FILE, Keyring
 
 if TYPE_CHECKING:
     from warmstore.compiling.environment import Environment
-    from warmstore.compiling.remote.remote_tier import RemoteTier
+    from warmstore.compiling.remote.remote_artifacts import RemoteArtifacts
     from warmstore.compiling.store.artifact_store import ArtifactStore
 
 URL = "WARMSTORE_REMOTE_URL"
@@ -48,7 +48,7 @@ class RemoteSettings:
 
 def open_tier(
     settings: RemoteSettings | None, store: ArtifactStore, environment: Environment, job: str
-) -> RemoteTier | None:
+) -> RemoteArtifacts | None:
     """The remote of a store. None if it cannot be used; the log says why."""
     if settings is None:
         return None
@@ -67,11 +67,11 @@ def open_tier(
                 KEY_FILE,
             )
             return None
-        from warmstore.compiling.remote.remote_tier import RemoteTier
+        from warmstore.compiling.remote.remote_artifacts import RemoteArtifacts
         from warmstore.remote.objects import Objects
 
         objects = Objects(settings.url, options=settings.options, at_exit=False)
-        return RemoteTier(objects, keyring, store, environment, job=job, budget=StallBudget(settings.wait))
+        return RemoteArtifacts(objects, keyring, store, environment, job=job, budget=StallBudget(settings.wait))
     except (NotTrusted, NotInstalled, OSError) as error:
         _log.warning("remote cache %s: not used: %s", where, message_of(error))
         return None

@@ -24,7 +24,7 @@ from warmstore.storage.atomic import draft_of
 from warmstore.storage.files import write_whole
 
 if TYPE_CHECKING:
-    from warmstore.compiling.remote.remote_tier import RemoteTier
+    from warmstore.compiling.remote.remote_artifacts import RemoteArtifacts
 
 _log = logging.getLogger("warmstore")
 
@@ -41,7 +41,7 @@ class Restorer:
         environment: Environment,
         harvester: Harvester,
         used: dict[str, Artifact],
-        remote: RemoteTier | None,
+        remote: RemoteArtifacts | None,
     ) -> None:
         self._store = store
         self._scratch = scratch

@@ -10,14 +10,14 @@ _MISSING = object()
 
 
 @dataclass(frozen=True)
-class Selection:
+class OutputSelection:
     """names: of the parts; None for the whole output. is_one: whether the part stands for the output, not a dict."""
 
     names: tuple[str, ...] | None = None
     is_one: bool = False
 
     @classmethod
-    def of(cls, select: str | Sequence[str] | None) -> "Selection":
+    def of(cls, select: str | Sequence[str] | None) -> "OutputSelection":
         """The selection that a user gives.
 
         Raises:

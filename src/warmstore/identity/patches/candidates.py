@@ -72,7 +72,7 @@ _LOWER = frozenset(("torchvision._image_backend", "torchvision._video_backend"))
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class PatchCandidate:
     """A value that may be a patch.
 
     place: The name in its module, or class and name. witness: The function or class in the value that may be the
@@ -124,7 +124,7 @@ class ModuleSearch:
         self._own = vars(module)
         self._installed = installed
         self._is_of_python = is_of_python
-        self.candidates: list[Candidate] = []
+        self.candidates: list[PatchCandidate] = []
         self._classes: set[int] = set()
         self.dicts: list[dict[Any, Any]] = [self._own]
 
@@ -141,7 +141,7 @@ class ModuleSearch:
             kind = type(value)
             if kind in DATA:
                 if kind in _SCALARS and self.is_setting(attribute):
-                    self.candidates.append(Candidate(attribute, value))
+                    self.candidates.append(PatchCandidate(attribute, value))
             elif kind is FunctionType:
                 if value.__globals__ is not own or value.__qualname__ != attribute or value.__closure__ is not None:
                     self._examine(attribute, value)
@@ -182,7 +182,7 @@ class ModuleSearch:
         mock = self._installed.mock
         is_sure = mock is not None and self._top != "unittest" and is_mock(value, mock)
         if witness is not None or is_sure or self._is_suspect(place, value, cls):
-            self.candidates.append(Candidate(place, value, witness, is_sure))
+            self.candidates.append(PatchCandidate(place, value, witness, is_sure))
 
     def _witness(self, value: Any) -> FunctionType | type | None:
         """The first function or class in a value that may be the program's."""
@@ -242,7 +242,7 @@ class ModuleSearch:
         top = str(module or getattr(value, "__module__", None) or self._top).partition(".")[0]
         return top in (self._top, "typing_extensions") or top in sys.stdlib_module_names
 
-    def chosen(self, installed: Installed) -> list[Candidate]:
+    def chosen(self, installed: Installed) -> list[PatchCandidate]:
         """The candidates that may be patches, given the namespaces of the modules that are installed now."""
         return [
             each
@@ -250,7 +250,7 @@ class ModuleSearch:
             if each.witness is None or each.is_sure or _is_programs(each.witness, installed)
         ]
 
-    def confirmed(self, chosen: list[Candidate]) -> list[tuple[str, Any]]:
+    def confirmed(self, chosen: list[PatchCandidate]) -> list[tuple[str, Any]]:
         """The patches among some candidates, with their full places."""
         bindings: Bindings | None = None
         if any(each.witness is None and not each.is_sure for each in chosen):
@@ -258,7 +258,7 @@ class ModuleSearch:
         return [(f"{self._name}.{each.place}", each.value) for each in chosen if not _explained(each, bindings)]
 
 
-def _explained(candidate: Candidate, bindings: Bindings | None) -> bool:
+def _explained(candidate: PatchCandidate, bindings: Bindings | None) -> bool:
     if candidate.is_sure or candidate.witness is not None:
         return False
     if bindings is None:

@@ -17,7 +17,7 @@ import numpy as np
 from warmstore._native import floor
 from warmstore.identity.origin import PYTHON, WARMSTORE, Origin, origin_of
 from warmstore.identity.patches.bindings import bindings_of
-from warmstore.identity.patches.candidates import DATA, Candidate, Installed, ModuleSearch
+from warmstore.identity.patches.candidates import DATA, Installed, ModuleSearch, PatchCandidate
 from warmstore.identity.watch import pointers
 
 
@@ -183,7 +183,7 @@ class _Searched:
             warnings.simplefilter("ignore")  # modules warn of deprecated attributes
             self._search.run()
         self.dicts = self._search.dicts
-        self._chosen: list[Candidate] = []
+        self._chosen: list[PatchCandidate] = []
         self._patches: list[tuple[str, Any]] | None = None
         self._held: Any = np.empty(0, object)
         self.sizes = np.full(len(self.dicts), -1)

@@ -27,7 +27,7 @@ _BATCH = 0.05  # seconds of work in a measured batch, at most
 
 
 @dataclass(frozen=True)
-class Pace:
+class Throughput:
     """A loader's steady state. rate: samples a second. own, others: CPU seconds per sample, here and in workers.
 
     nbytes: private memory of one worker.
@@ -76,7 +76,7 @@ def doubled(
     return found
 
 
-def measure(chain: Chain, batch_size: int, workers: int, seconds: float) -> Pace:
+def measure(chain: Chain, batch_size: int, workers: int, seconds: float) -> Throughput:
     """Read batches of the uncached pipeline for `seconds`, over as many epochs as needed.
 
     Returns the median of a few windows, so that a short disturbance does not count.
@@ -97,14 +97,14 @@ def measure(chain: Chain, batch_size: int, workers: int, seconds: float) -> Pace
     return replace(sorted(paces, key=lambda pace: pace.rate)[len(paces) // 2], nbytes=nbytes)
 
 
-def _pace(batches: Iterator[Any], seconds: float, workers: set[psutil.Process]) -> Pace:
+def _pace(batches: Iterator[Any], seconds: float, workers: set[psutil.Process]) -> Throughput:
     own, others = time.process_time(), _cpu_of(workers)
     began, samples = time.perf_counter(), 0
     while not samples or time.perf_counter() - began < seconds:
         samples += _length(next(batches))
     took = time.perf_counter() - began
     own, others = time.process_time() - own, _cpu_of(workers) - others
-    return Pace(samples / took, own / samples, max(others, 0.0) / samples, 0)
+    return Throughput(samples / took, own / samples, max(others, 0.0) / samples, 0)
 
 
 def _endless(loader: Any) -> Any:

@@ -52,7 +52,7 @@ _LAST = 10.0  # seconds that `close` waits for the thread to leave the local sto
 _Arrived = tuple[Artifact, bytes | WarmstoreError]
 
 
-class RemoteTier:
+class RemoteArtifacts:
     """The remote of one process's store, from `start` to `close`. No method raises in between.
 
     Args:
