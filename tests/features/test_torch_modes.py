@@ -54,6 +54,25 @@ def test_a_compiled_module_inside(tmp_path, linear):
         assert torch.equal(compiled(x, cache_ids=range(4)), first)
         compiled(torch.rand(4, 3), cache_ids=range(4, 8))
         assert cache.stats().hits == 4
+    with ws.FeatureCache(tmp_path, "id") as cache:  # what it was compiled to is no patch of torch's
+        ws.CachedModule(linear, cache)(torch.rand(4, 3), cache_ids=range(8, 12))
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_layers_of_torch_that_are_compiled_beside_it(trains, tmp_path, linear):
+    """They are functions of torch's, so Dynamo puts what it makes of them into torch's own modules."""
+    x = torch.rand(4, 3)
+    with ws.FeatureCache(tmp_path, "id") as cache:
+        first = ws.CachedModule(linear, cache)(x, cache_ids=range(4))
+    head = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+    with torch.set_grad_enabled(trains):
+        out = torch.compile(head, backend="aot_eager")(first)
+    if trains:
+        out.sum().backward()
+    with ws.FeatureCache(tmp_path, "id") as cache:
+        features = ws.CachedModule(linear, cache)  # looks for changes at once, later calls look every second or so
+        assert torch.equal(features(torch.zeros(4, 3), cache_ids=range(4)), first)
+        features(x, cache_ids=range(4, 8))
 
 
 def test_a_module_that_lightning_has_compiled(tmp_path, linear):

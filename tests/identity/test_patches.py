@@ -48,6 +48,25 @@ def test_names_that_were_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "colorsys.mine" not in found()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "__compiled_fn_3_6f",
+        "__resume_at_10_4",
+        "__import_mine_dot_b",
+        "__gen_rand_values_2",
+        "_fn_140_c0/0",
+        "_140_c12",
+    ],
+)
+def test_names_that_only_what_torch_compiles_reads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = found()
+    monkeypatch.setattr(colorsys, name, mine, raising=False)
+    assert found() == before
+    monkeypatch.setattr(colorsys, name.replace("_c", "c").replace("__", ""), mine, raising=False)
+    assert len(found()) == len(before) + 1
+
+
 @pytest.fixture
 def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the modules that are searched from now on."""
