@@ -10,7 +10,7 @@ import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling.keys.call_sizes import Sizes
@@ -18,6 +18,7 @@ from warmstore.compiling.keys.object_texts import object_text
 from warmstore.compiling.keys.operators import unknown_targets
 from warmstore.compiling.keys.traced import installed_modules, installed_text
 from warmstore.errors import BadArtifact, Incompatible
+from warmstore.identity.origin import origin_of
 
 if TYPE_CHECKING:
     from warmstore.compiling.packages.dynamo import RecordedFrame
@@ -106,7 +107,7 @@ def packaged(
     unknown = [*recorded.reasons, *recorded.written.reasons, *unknown_targets(recorded.targets, identified)]
     objects = []
     for guard, value in zip(recorded.written.of_objects, recorded.written.objects, strict=True):
-        text = object_text(value) or (PROVEN if is_root else "")
+        text = PROVEN if is_root and _is_of_program(value) else object_text(value) or (PROVEN if is_root else "")
         if not text:
             unknown.append(f"a guard compares {guard.name}, which has no identity in other processes")
         objects.append((guard.name, text))
@@ -126,6 +127,11 @@ def packaged(
         recorded.mutates,
         recorded.to_bytes(),
     )
+
+
+def _is_of_program(value: object) -> bool:
+    """Whether a value is a module of the program. The key has what is read of it, and not the rest of the module."""
+    return isinstance(value, ModuleType) and origin_of(value).is_program
 
 
 def _pairs(values: Iterable[Sequence[object]]) -> tuple[tuple[str, str], ...]:
