@@ -32,7 +32,7 @@ class ScratchDir:
     def create(cls, candidates: list[Path]) -> "ScratchDir":
         """Create a folder in the first suitable one of `candidates`, after removing folders of killed processes there.
         Raises OSError if none is suitable."""
-        refusals = []
+        refusals, number = [], errno.EACCES
         for parent in candidates:
             try:
                 if reason := why_not(parent):
@@ -44,7 +44,8 @@ class ScratchDir:
                 return cls._create_in(parent)
             except OSError as error:
                 refusals.append(f"{parent}: {error}")
-        raise OSError("no folder is suitable to compile in; " + "; ".join(refusals))
+                number = error.errno or number
+        raise OSError(number, "no folder is suitable to compile in; " + "; ".join(refusals))
 
     @classmethod
     def _create_in(cls, parent: Path) -> "ScratchDir":
