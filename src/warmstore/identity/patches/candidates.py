@@ -69,11 +69,11 @@ _KEEPERS = frozenset(
 """Modules of Python that keep objects of programs. Functions of programs count there."""
 
 _OF_DYNAMO = re.compile(
-    r"__(?:compiled_fn|resume_at|comprehension|builtins_dict__|gen_rand_values|warnings_warn_wrapper)_|__import_|"
-    r".*_\d+_c\d+(?:/\d+)?$"
+    r"__(?:compiled_fn|resume_at_\d+|comprehension_.+_at_\d+|gen_rand_values|warnings_warn_wrapper)_\d+(?:_[0-9a-f_]+)?|"
+    r".*_\d{9,}_c\d+"
 )
-"""Globals that torch's Dynamo gives to the modules whose functions it has compiled. Only the code that it makes reads
-them, and it installs a new one for each graph."""
+"""Globals that torch's Dynamo gives to the modules whose functions it has compiled, numbered or by an address. Only the
+code that it makes reads them, and it installs a new one for each graph."""
 
 _LOWER = frozenset(("torchvision._image_backend", "torchvision._video_backend"))
 """Settings whose names are in lower case."""
@@ -184,7 +184,7 @@ class ModuleSearch:
     def _examine(self, place: str, value: Any, cls: type | None = None) -> None:
         if f"{self._name}.{place}" in _PASSING or (self._top in _KEEPERS and not _is_function(value)):
             return
-        if cls is None and _OF_DYNAMO.match(place):
+        if cls is None and _OF_DYNAMO.fullmatch(place):
             return
         if (registry := registry_of(value)) is not None:
             self.dicts += gc.get_referents(registry)
