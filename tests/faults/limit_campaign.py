@@ -122,7 +122,8 @@ def _run(story: Story, folder: Path, limit: Limit) -> tuple[int, int]:
 
 
 def _is_told(error: Exception) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in MISSING or isinstance(error, WarmstoreError)
-    is_of_threads = isinstance(error, RuntimeError) and "start new thread" in str(error)  # Python's own
-    return is_of_threads or isinstance(error, MemoryError | WarmstoreError)
+    if isinstance(error, OSError) and error.errno in MISSING:
+        return True
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):  # Python's own
+        return True
+    return isinstance(error, MemoryError | WarmstoreError)

@@ -107,7 +107,8 @@ def packaged(
     unknown = [*recorded.reasons, *recorded.written.reasons, *unknown_targets(recorded.targets, identified)]
     objects = []
     for guard, value in zip(recorded.written.of_objects, recorded.written.objects, strict=True):
-        text = PROVEN if is_root and _is_of_program(value) else object_text(value) or (PROVEN if is_root else "")
+        is_proven = is_root and _is_of_program(value)
+        text = PROVEN if is_proven else object_text(value) or (PROVEN if is_root else "")
         if not text:
             unknown.append(f"a guard compares {guard.name}, which has no identity in other processes")
         objects.append((guard.name, text))
