@@ -14,7 +14,7 @@ from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.records.format.manifest import holds_store, manifest_file
 from warmstore.records.keyed_store import read_keys
 from warmstore.records.maintenance.chunk_states import chunk_states
-from warmstore.records.maintenance.removal import remove_store
+from warmstore.records.maintenance.remove_store import remove_store
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.disk_usage import allocated_bytes
 from warmstore.storage.files import Files

@@ -17,7 +17,7 @@ import xxhash
 from warmstore.errors import UnsupportedType
 from warmstore.features.keyed.cache_quota import check_bound
 from warmstore.features.keyed.usage_counters import Usage, UsageCounters
-from warmstore.functions.function_identity import FunctionIdentity
+from warmstore.functions.call_identity import CallIdentity
 from warmstore.functions.parameters import Argument, Parameters, name_of
 from warmstore.functions.result_bytes import decoded, encoded
 from warmstore.functions.results import ResultStore
@@ -97,7 +97,7 @@ class FunctionCache(Closeable):
         self._function = function
         self._version = version
         self._parameters = Parameters(function, ignored)
-        self._identity = FunctionIdentity(function, self.name, version, ignored)
+        self._identity = CallIdentity(function, self.name, version, ignored)
         self._allow_pickle = allow_pickle
         self._folder = Path(folder)
         self._max_size = None if max_size is None else parse_size(max_size)

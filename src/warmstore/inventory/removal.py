@@ -147,7 +147,7 @@ def remove(removal: Removal) -> int:
         if not remove_unused(folder.path, lock_too=True):
             raise ReadOnly(f"{folder.path} is in use by now, or cannot be changed")
     else:
-        from warmstore.records.maintenance.removal import remove_store
+        from warmstore.records.maintenance.remove_store import remove_store
 
         remove_store(folder.path)
     return before - allocated_bytes(folder.path)

@@ -36,8 +36,8 @@ from warmstore.loading.sources.iterable import IterableSource
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.steps.cursor import MOST_EPOCH, EpochCursor
 from warmstore.loading.steps.epoch_steps import EpochSteps
-from warmstore.loading.steps.rank_steps import batch_size_of, shard_of, steps_of
 from warmstore.loading.steps.shard import Uneven, find_rank
+from warmstore.loading.steps.step_arguments import batch_size_of, shard_of, steps_of
 from warmstore.loading.steps.stream_steps import StreamSteps
 from warmstore.loading.trainers.drivers import buffered_by_lightning
 from warmstore.loading.trainers.trainer_faces import EpochSampler, LoaderDataset

@@ -15,6 +15,7 @@ from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan_opening import source_of
 from warmstore.pipeline.profile.profile import CODECS
 from warmstore.pipeline.step_identities import Description
+from warmstore.pipeline.tiers.push_pull import pull_version, push_version, sum_of_pulls, sum_of_pushes
 from warmstore.pipeline.tiers.remote_tier import RemoteTier, RemoteVersion
 from warmstore.pipeline.tiers.sample_store import SampleStore
 from warmstore.pipeline.tiers.sample_stores import SampleStores
@@ -29,7 +30,6 @@ from warmstore.pipeline.tiers.tier_folders import (
 )
 from warmstore.pipeline.tiers.tier_inspection import find_tier, named_versions
 from warmstore.pipeline.tiers.tier_quota import is_quota_exceeded, tier_quota
-from warmstore.pipeline.tiers.tier_sharing import pull_version, push_version, sum_of_pulls, sum_of_pushes
 from warmstore.replicate.pull import PullResult
 from warmstore.replicate.push import PushResult
 from warmstore.replicate.remote_copy import Remote

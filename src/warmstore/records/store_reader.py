@@ -20,7 +20,7 @@ from warmstore.records.format.value_encoding import raw_rows
 from warmstore.records.gather_results import CommittedRecords, read, read_with_options
 from warmstore.records.read.chunk_ranges import chunk_ranges
 from warmstore.records.read.gather import Gatherer
-from warmstore.records.read.positions import as_positions, is_positions
+from warmstore.records.read.index_arguments import as_positions, is_positions
 from warmstore.records.read.snapshot import Snapshot
 from warmstore.records.sample_batch import SampleBatch
 from warmstore.records.store_session import StoreSession

@@ -16,7 +16,7 @@ from warmstore.records.format.encoded_rows import EncodedRows, stored_rows
 from warmstore.records.format.manifest import FORMAT, Manifest, read_manifest, write_manifest
 from warmstore.records.format.value_encoding import compressed
 from warmstore.records.log.commit_log import GenerationClosed
-from warmstore.records.read.positions import as_positions, sorted_unique
+from warmstore.records.read.index_arguments import as_positions, sorted_unique
 from warmstore.records.read.snapshot import Snapshot
 from warmstore.records.write.chunk_merging import merge_small_chunks
 from warmstore.records.write.edit_lock import edit_lock

@@ -16,8 +16,8 @@ from warmstore.loading.sources.combined.mixture import MixtureSource
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.steps.cursor import EpochCursor
 from warmstore.loading.steps.epoch_steps import EpochSteps
-from warmstore.loading.steps.rank_steps import batch_size_of, shard_of, steps_of
 from warmstore.loading.steps.shard import RankStep, Shard, Uneven
+from warmstore.loading.steps.step_arguments import batch_size_of, shard_of, steps_of
 from warmstore.loading.trainers.dataset import Dataset
 from warmstore.loading.trainers.drivers import Driver
 from warmstore.loading.trainers.trainer_faces import BatchPositions

@@ -10,7 +10,7 @@ import numpy as np
 
 from warmstore.errors import PositionError, SchemaMismatch
 from warmstore.records.format.encoded_rows import stored_rows
-from warmstore.records.read.positions import as_positions
+from warmstore.records.read.index_arguments import as_positions
 from warmstore.records.store_session import BATCH_BYTES, StoreSession
 from warmstore.records.write.write_buffer import WriteBuffer
 from warmstore.storage.array_types import Int64

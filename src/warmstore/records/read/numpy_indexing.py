@@ -11,7 +11,7 @@ import numpy as np
 
 from warmstore.errors import PositionError, UnsupportedType
 from warmstore.records.format.array_interop import is_jax_array, is_tensor, to_numpy
-from warmstore.records.read.positions import as_positions, outside
+from warmstore.records.read.index_arguments import as_positions, outside
 from warmstore.storage.array_types import Int64
 
 _ADVICE = "an index is made of integers, slices, '...', None, and arrays or lists of integers or bools"

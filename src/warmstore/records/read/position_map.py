@@ -8,7 +8,7 @@ of their own.
 import numpy as np
 import xxhash
 
-from warmstore.records.read.positions import sorted_unique
+from warmstore.records.read.index_arguments import sorted_unique
 from warmstore.storage.array_types import Int64
 
 

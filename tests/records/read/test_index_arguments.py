@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from warmstore.errors import PositionError
-from warmstore.records.read.positions import as_positions
+from warmstore.records.read.index_arguments import as_positions
 
 MASK = [True, False, False, True, False]
 

@@ -22,7 +22,7 @@ _DRAWS = ("random.Random ", "numpy.random.Generator ", "numpy.random.RandomState
 _DEFAULT_OF_TORCH = "default generator of torch"
 
 
-class FunctionIdentity:
+class CallIdentity:
     """The identity of one function. A check costs microseconds while nothing has changed.
 
     Args:
