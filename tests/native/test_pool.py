@@ -149,6 +149,20 @@ def test_helpers_sleep_when_there_is_nothing_to_do() -> None:
     assert twin.helpers_awake() == 0
 
 
+@pytest.mark.slow
+def test_helpers_that_are_idle_end() -> None:
+    """All of them, whichever was idle first, and as many start again."""
+    before = len(list(TASKS.iterdir()))
+    for seed in range(3):
+        assert gather(seed, threads=40, count=2000)
+        assert gather(seed, threads=3)
+        assert len(list(TASKS.iterdir())) >= before + 31  # as many as there are pieces
+        deadline = time.monotonic() + 120
+        while len(list(TASKS.iterdir())) > before and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert len(list(TASKS.iterdir())) <= before
+
+
 def test_checksums_and_spans_have_helpers_too() -> None:
     random = np.random.default_rng(4)
     for _ in range(100):

@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MOST_HELPERS 63
@@ -21,6 +22,7 @@
 #define SPINS 2000 /* some 50 us */
 #define HELPER_SPINS 8000 /* a loop finds its helper awake, also one that does a little between two calls */
 #define STACK (256 * 1024)
+#define IDLE_SECONDS 10 /* after which a helper ends: one slow read of a disk may have started dozens */
 
 #if defined(__x86_64__) || defined(__i386__)
 #define RELAX() __builtin_ia32_pause()
@@ -62,26 +64,48 @@ static void take_part(uint32_t number) {
     }
 }
 
+static int is_over(time_t end) { return time(NULL) >= end; }
+
+/* Sleep until a job or another helper's end rings, or until a time if that is still to come. Called with `bell_lock`. */
+static void sleep_until(int mine, time_t end) {
+    struct timespec until = {.tv_sec = end};
+    sleeping++;
+    helpers[mine].is_asleep = 1;
+    if (is_over(end))
+        pthread_cond_wait(&helpers[mine].bell, &bell_lock);
+    else
+        pthread_cond_timedwait(&helpers[mine].bell, &bell_lock, &until);
+    helpers[mine].is_asleep = 0;
+    sleeping--;
+}
+
+/* End the last helper, and have the one before it look whether it is idle, too. Called with `bell_lock`. */
+static void end_last(void) {
+    pthread_cond_destroy(&helpers[--started].bell);
+    if (started && helpers[started - 1].is_asleep) pthread_cond_signal(&helpers[started - 1].bell);
+}
+
 static void *helper(void *place) {
     int mine = (int)(intptr_t)place;
     uint32_t seen = 0;
     for (;;) {
+        time_t end = time(NULL) + IDLE_SECONDS; /* a clock that is set makes it end earlier or later, no more */
         for (int spin = 0; spin < HELPER_SPINS && atomic_load_explicit(&job_number, memory_order_relaxed) == seen; spin++)
             RELAX();
         pthread_mutex_lock(&bell_lock);
         while (atomic_load(&job_number) == seen || mine >= wanted) {
             seen = atomic_load(&job_number);
-            sleeping++;
-            helpers[mine].is_asleep = 1;
-            pthread_cond_wait(&helpers[mine].bell, &bell_lock);
-            helpers[mine].is_asleep = 0;
-            sleeping--;
+            sleep_until(mine, end);
+            if (is_over(end) && mine == started - 1 && (atomic_load(&job_number) == seen || mine >= wanted)) {
+                end_last();
+                pthread_mutex_unlock(&bell_lock);
+                return NULL;
+            }
         }
         seen = atomic_load(&job_number);
         pthread_mutex_unlock(&bell_lock);
         take_part(seen);
     }
-    return NULL;
 }
 
 /* Have so many helpers, or as many as the system gives. Called with `bell_lock`. */
