@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from warmstore.compiling.remote.remote_prune import Pruned, prune
 from warmstore.errors import NotTrusted
 from warmstore.remote.objects import Objects
 from warmstore.remote.signing import Keyring, SigningKey
+
+HALF_AN_HOUR = 1800
 
 
 @pytest.fixture
@@ -32,25 +35,29 @@ def blobs(folder: Path) -> int:
     return sum(path.is_file() for path in (folder / "remote/compiled/2/blobs").rglob("*"))
 
 
-def fill(folder: Path) -> float:
-    """Two hosts: one made 0 and 1, then the other 1, 2 and 3. Returns when that began."""
-    with host(folder / "a", folder / "remote") as one:
+@contextmanager
+def an_hour_ago() -> Iterator[None]:
+    now = time.time
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: now() - 3600)
+        yield
+
+
+def fill(folder: Path) -> None:
+    """Two hosts: one made 0 and 1 an hour ago, the other 2 and 3 just now."""
+    with an_hour_ago(), host(folder / "a", folder / "remote") as one:
         one.make(0, 1)
-    time.sleep(0.05)
-    between = time.time()
-    time.sleep(0.05)
     with host(folder / "b", folder / "remote", job="later") as two:
         two.make(2, 3)
-    return between
 
 
 def test_what_is_old_goes(tmp_path: Path, objects: Objects, memory: RemoteMemory) -> None:
-    between = fill(tmp_path)
+    fill(tmp_path)
     sizes = sum(len(content(number)) for number in (0, 1)), sum(len(content(number)) for number in (2, 3))
-    dry = prune(objects, Keyring((KEY,)), memory, older_than=time.time() - between, dry_run=True)
+    dry = prune(objects, Keyring((KEY,)), memory, older_than=HALF_AN_HOUR, dry_run=True)
     assert dry == Pruned(2, 2, sizes[0], 2, sizes[1])
     assert blobs(tmp_path) == 4
-    assert prune(objects, Keyring((KEY,)), memory, older_than=time.time() - between) == dry
+    assert prune(objects, Keyring((KEY,)), memory, older_than=HALF_AN_HOUR) == dry
     assert blobs(tmp_path) == 2
     assert len(manifests(tmp_path / "remote")) == 1
     with host(tmp_path / "reader", tmp_path / "remote") as reader:
@@ -83,10 +90,10 @@ def test_writers_go_on_after_it(tmp_path: Path, objects: Objects, memory: Remote
 
 def test_each_namespace_keeps_its_own(tmp_path: Path, objects: Objects, memory: RemoteMemory) -> None:
     other = elsewhere(torch="2.14.0")
-    with host(tmp_path / "other", tmp_path / "remote", environment=other) as one:
+    with an_hour_ago(), host(tmp_path / "other", tmp_path / "remote", environment=other) as one:
         one.make(0)
-    between = fill(tmp_path)
-    prune(objects, Keyring((KEY,)), memory, older_than=time.time() - between)
+    fill(tmp_path)
+    prune(objects, Keyring((KEY,)), memory, older_than=HALF_AN_HOUR)
     with host(tmp_path / "late other", tmp_path / "remote", environment=other) as reader:
         assert not reader.has(0)
     with host(tmp_path / "reader", tmp_path / "remote") as reader:

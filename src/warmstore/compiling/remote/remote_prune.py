@@ -64,12 +64,13 @@ def prune(
     """
     if not any(key.is_secret for key in keyring.keys):
         raise NotTrusted(None, "none of the keys can sign, which the new manifests need", objects.location.url)
+    since = 0.0 if older_than is None else time.time() - older_than  # of the call: requests may take long
     names = [entry.name.removeprefix(f"{MANIFESTS}/") for entry in objects.entries(MANIFESTS)]
     logs = {name: log_of(name, keyring, None) for name in sorted({name.partition("/")[0] for name in names})}
     found = {name: objects.run(load(objects, log, name, memory.replaced)) for name, log in logs.items()}
     every = [artifact for loaded in found.values() for manifest in loaded.manifests for artifact in manifest.artifacts]
     known = merged([], sorted(every, key=attrgetter("created")))
-    kept = _within(known, older_than, max_size)
+    kept = _within(known, since, max_size)
     used = {artifact.digest: artifact.size for artifact in kept}
     named = {artifact.digest for artifact in every}
     blobs = {entry.name: entry for entry in objects.entries(BLOBS)}
@@ -86,9 +87,8 @@ def prune(
     return Pruned(len(known) - len(kept), len(unused), removed, len(kept), sum(used.values()))
 
 
-def _within(known: Sequence[Artifact], older_than: float | None, max_size: int | None) -> list[Artifact]:
+def _within(known: Sequence[Artifact], since: float, max_size: int | None) -> list[Artifact]:
     """The artifacts that stay, sorted by key."""
-    since = 0.0 if older_than is None else time.time() - older_than
     left = float("inf") if max_size is None else max_size
     kept: list[Artifact] = []
     counted: set[str] = set()
