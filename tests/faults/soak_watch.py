@@ -11,10 +11,10 @@ from warmstore.storage.disk_usage import entries_below
 
 MEMORY = ("uss", "pss", "rss")
 COUNTED = ("descriptors", "threads", "mappings")
-GROWTH = {"uss": 1.05, "descriptors": 1.1, "mappings": 1.1, "bytes": 1.1, "files": 1.1}
-"""How many times as much there may be in the end."""
+GROWTH = {"uss": 1.05, "descriptors": 1.1, "threads": 1.5, "mappings": 1.1, "bytes": 1.1, "files": 1.1}
+"""How many times as much there may be in the end. Threads come and go with how slow the disk is."""
 MOST_THREADS = 100
-"""Of a process: pools for slow disks (32) and remotes grow to their bounds when a disk is slow, maybe late."""
+"""Of a process at any time: those for a slow disk (32), and for remotes."""
 FOLDERS = ("store", "caches", "remote", "clone", "copies", "other")
 
 
