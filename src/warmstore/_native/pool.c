@@ -64,7 +64,14 @@ static void take_part(uint32_t number) {
     }
 }
 
-static int is_over(time_t end) { return time(NULL) >= end; }
+/* The clock that a timed wait compares with; time(2) may be a tick behind it. */
+static time_t seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return now.tv_sec;
+}
+
+static int is_over(time_t end) { return seconds_now() >= end; }
 
 /* Sleep until a job or another helper's end rings, or until a time if that is still to come. Called with `bell_lock`. */
 static void sleep_until(int mine, time_t end) {
@@ -89,7 +96,7 @@ static void *helper(void *place) {
     int mine = (int)(intptr_t)place;
     uint32_t seen = 0;
     for (;;) {
-        time_t end = time(NULL) + IDLE_SECONDS; /* a clock that is set makes it end earlier or later, no more */
+        time_t end = seconds_now() + IDLE_SECONDS; /* a clock that is set makes it end earlier or later, no more */
         for (int spin = 0; spin < HELPER_SPINS && atomic_load_explicit(&job_number, memory_order_relaxed) == seen; spin++)
             RELAX();
         pthread_mutex_lock(&bell_lock);
