@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from tests.slow import set_long
 from tests.warm import COMMON
@@ -47,6 +48,10 @@ def _spare_syncs() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     set_long(config.getoption("--slow"))
+    # No example fails because the machine is busy.
+    too_slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("warmstore", deadline=None, suppress_health_check=too_slow)
+    hypothesis.settings.load_profile("warmstore")
     if not config.getoption("--slow"):
         _spare_syncs()
         multiprocessing.set_forkserver_preload([*COMMON])

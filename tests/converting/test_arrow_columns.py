@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.converting.common import holds, present
 from tests.faults.children import same
@@ -54,7 +54,7 @@ def assert_equal(made: ws.RecordStore, store: ws.RecordStore) -> None:
 
 
 @given(fields=FIELDS, counts=st.lists(st.integers(1, 9), min_size=1, max_size=3), seed=st.integers(0, 1000))
-@settings(max_examples=either(6, 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=either(6, 40))
 def test_what_comes_back_is_what_was(
     tmp_path_factory: pytest.TempPathFactory, fields: list[Any], counts: list[int], seed: int
 ) -> None:

@@ -414,7 +414,7 @@ ACTIONS = st.lists(
 
 
 @given(ACTIONS, st.sampled_from([1, 3, 1000]), st.booleans())
-@settings(max_examples=either(8, 25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=either(8, 25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_like_a_dict(tmp_path_factory, counting, actions, flush_every, asynchronous):
     """Any sequence of batches, flushes, reopenings and second caches finds what a dict would, once it is flushed."""
     folder = tmp_path_factory.mktemp("cache")

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 import warmstore as ws
 from warmstore.loading.splits import _rounded
 
-MANY = settings(max_examples=200, deadline=None)
+MANY = settings(max_examples=200)
 
 
 def positions(parts: Any) -> list[list[int]]:

@@ -49,7 +49,7 @@ def test_values_are_what_they_were(kind: str, dictionary: bytes | None) -> None:
 
 
 @kinds
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_damaged_records_are_refused_or_come_as_python_has_them(kind: str, dictionary: bytes | None, data: Any) -> None:
     native, plain = _both(kind, dictionary)

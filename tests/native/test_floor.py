@@ -60,7 +60,6 @@ def test_what_was_not_built_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog
 
 
 @both
-@settings(deadline=None)
 @given(data=st.data())
 def test_rows_are_what_lies_at_their_addresses(floor: Any, data: Any) -> None:
     size = data.draw(st.integers(0, len(MEMORY)))
@@ -83,7 +82,6 @@ def test_many_rows_of_every_width(floor: Any, width: int, threads: int) -> None:
 
 
 @both
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(MEMORY)), st.one_of(st.integers(0, 50), st.integers(0, 60_000))), max_size=20
@@ -100,7 +98,6 @@ def test_spans_come_one_after_the_other(floor: Any, spans: list[tuple[int, int]]
 
 
 @both
-@settings(deadline=None)
 @given(st.integers(0, 600), st.integers(0, 50), SEEDS, st.booleans())
 def test_checksums_of_rows_are_those_of_xxhash(floor: Any, width: int, count: int, seed: int, each: bool) -> None:
     rows = MEMORY[: count * width].reshape(count, width)
@@ -116,7 +113,6 @@ def test_checksums_of_rows_are_those_of_xxhash(floor: Any, width: int, count: in
 
 
 @both
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(MEMORY)), st.integers(0, 70_000)), max_size=20), SEEDS)
 def test_checksums_of_spans_are_those_of_xxhash(floor: Any, spans: list[tuple[int, int]], seed: int) -> None:
     starts = np.array([start for start, _ in spans], np.int64)
@@ -176,7 +172,7 @@ class _Table:
         return b"".join(one.tobytes() for one in (self.directory, self.counts, self.words))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 60), min_size=1, max_size=6), st.integers(0, 2))
 def test_tables_are_those_of_the_twin(seed: int, sizes: list[int], level: int) -> None:
     """Byte for byte, so that processes with and without the compiled part share one index."""
@@ -200,7 +196,7 @@ def test_tables_are_those_of_the_twin(seed: int, sizes: list[int], level: int) -
         assert tables[0].state() == tables[1].state()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(0, 2**32), st.integers(0, 400))
 def test_a_damaged_table_harms_nobody(seed: int, count: int) -> None:
     """Both floors find the same in it, and neither reads or writes elsewhere."""
@@ -310,7 +306,7 @@ def test_what_does_not_fit_is_refused(floor: Any, case: str) -> None:
 
 
 @both
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data(), in_order=st.booleans(), threads=st.sampled_from([1, 32]))
 def test_reading_marks_what_is_not_there(floor: Any, files: Any, data: Any, in_order: bool, threads: int) -> None:
     spans = data.draw(
@@ -372,7 +368,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @both
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(data=st.data(), is_even=st.booleans(), width=st.sampled_from([1, 8, 16, 100]))
 def test_rows_of_batches(floor: Any, data: Any, is_even: bool, width: int) -> None:
     """Batches lie anywhere in memory, some outside of it, and not all of their rows may be there yet."""
@@ -413,7 +409,7 @@ def test_every_row_of_batches_of_one_length(floor: Any, span: int) -> None:
 
 
 @both
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(data=st.data(), width=st.integers(1, 100))
 def test_what_is_fetched_carries_its_key(floor: Any, data: Any, width: int) -> None:
     """A table of 20 keys proposes rows, of which not all are there or hold the key; two columns lie in two batches."""
@@ -458,7 +454,6 @@ def test_columns_that_cannot_be_fetched_are_refused(floor: Any) -> None:
             floor.fetch(*where, ((numbers, 8, np.zeros(16, np.uint8)), column), 1)
 
 
-@settings(deadline=None)
 @given(n=st.integers(1, 2**62), count=st.integers(0, 40), seed=st.integers(0, 2**32))
 def test_permutations_are_those_of_the_twin(n: int, count: int, seed: int) -> None:
     if compiled is None:

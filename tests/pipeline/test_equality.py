@@ -47,7 +47,7 @@ def layouts(draw: st.DrawFn, pipe: Pipeline) -> dict[str, Any]:
     return {"placements": placements, "counts": counts, "memory": draw(budget), "disk": draw(budget)}
 
 
-@settings(max_examples=either(10, 30), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=either(10, 30), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_pipeline_under_any_plan(data: st.DataObject) -> None:
     pipe = data.draw(pipelines())

@@ -547,7 +547,6 @@ def run(examples: int, steps: int, *, derandomize: bool) -> None:
             max_examples=examples,
             stateful_step_count=steps,
             derandomize=derandomize,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

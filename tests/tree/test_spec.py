@@ -54,7 +54,7 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and list(container.keys) == list(found.keys) and all(same(*pair) for pair in pairs)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(VALUES)
 def test_any_value_comes_back(value: Any) -> None:
     spec = json.loads(json.dumps(flatten(value)))

@@ -90,7 +90,7 @@ values = (
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.dictionaries(st.sampled_from("ab"), values), min_size=1, max_size=6))
 def test_what_is_converted_comes_back(tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]]) -> None:
     folder = tmp_path_factory.mktemp("jsonl")

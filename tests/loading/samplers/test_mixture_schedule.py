@@ -31,7 +31,7 @@ def test_shares_hold_at_every_prefix(weights: list[int]) -> None:
     assert [share * sum(weights) for share in mix.shares] == [weight * mix.period for weight in weights]
 
 
-@settings(max_examples=15, deadline=None)  # each lays out 100,000 places
+@settings(max_examples=15)  # each lays out 100,000 places
 @given(st.lists(st.floats(0.01, 1), min_size=2, max_size=6))
 def test_shares_of_any_numbers_hold(weights: list[float]) -> None:
     mix = MixtureSchedule(weights)

@@ -63,7 +63,7 @@ def test_epochs_end_with_their_last_batch(workers: int) -> None:
         len(loader)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 30), st.integers(1, 5), st.integers(1, 4), st.integers(1, 5), st.integers(1, 4), st.integers(1, 5),
     st.sampled_from(["pad", "full"]),

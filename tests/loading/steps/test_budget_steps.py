@@ -41,7 +41,7 @@ def taken(lengths: Any, budget: int, world: int, uneven: Any, state: Any = None,
     return ranks, states
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(lengths_of, st.integers(20, 90), st.integers(1, 4), st.integers(1, 4), st.integers(1, 6))
 def test_every_sample_comes_once_and_any_step_resumes(
     lengths: list[int], budget: int, world: int, other: int, steps: int
@@ -57,7 +57,7 @@ def test_every_sample_comes_once_and_any_step_resumes(
     assert sorted(both) == list(range(len(lengths)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(lengths_of, st.integers(20, 90), st.integers(2, 4))
 def test_the_rest_is_dropped_or_allowed(lengths: list[int], budget: int, world: int) -> None:
     allowed, _ = taken(lengths, budget, world, "allow")

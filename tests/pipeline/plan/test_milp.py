@@ -75,7 +75,7 @@ def fits(problem: PlacementProblem, counts: np.ndarray) -> bool:
     return taken(problem, counts, "memory") <= problem.memory and taken(problem, counts, "disk") <= problem.disk
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems())
 def test_no_other_counts_are_better(problem: PlacementProblem) -> None:
     found = solve(problem)
@@ -96,7 +96,7 @@ def seconds_of(problem: PlacementProblem, counts: np.ndarray) -> tuple[float, fl
     return in_all(problem, counts), cost(problem.load, problem.candidates, counts).epoch
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems())
 def test_of_plans_nearly_as_good_the_one_that_keeps_most_in_the_fewest_bytes(problem: PlacementProblem) -> None:
     found = solve(problem)
@@ -113,7 +113,7 @@ def test_of_plans_nearly_as_good_the_one_that_keeps_most_in_the_fewest_bytes(pro
     assert nbytes[0] <= min(nbytes) + 1e-6
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(problems())
 def test_joint_is_never_worse_than_the_rules_it_is_compared_with(problem: PlacementProblem) -> None:
     ours = in_all(problem, joint(problem).counts)
@@ -123,7 +123,7 @@ def test_joint_is_never_worse_than_the_rules_it_is_compared_with(problem: Placem
         assert ours <= 1.003 * slack * in_all(problem, other.counts) * (1 + 1e-5), rule
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(problems())
 def test_joint_mixes_only_where_that_pays(problem: PlacementProblem) -> None:
     ours = joint(problem)
@@ -134,7 +134,7 @@ def test_joint_mixes_only_where_that_pays(problem: PlacementProblem) -> None:
         assert 1.03 * in_all(problem, ours.counts) < in_all(problem, plain)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(problems(), st.data())
 def test_forms_that_are_stored_are_taken_unless_others_are_faster(
     problem: PlacementProblem, data: st.DataObject
@@ -155,7 +155,7 @@ def test_forms_that_are_stored_are_taken_unless_others_are_faster(
         assert whole or in_all(problem, again.counts) > 1.5 * best * (1 - 1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(problems(), st.data())
 def test_a_forced_candidate_gets_as_many_samples_as_fit(problem: PlacementProblem, data: st.DataObject) -> None:
     if not problem.candidates:

@@ -325,7 +325,7 @@ def profiles(draw: st.DrawFn) -> Profile:
     )
 
 
-@settings(max_examples=either(3, 25), deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=either(3, 25), phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(profiles(), st.floats(0.05, 1.0), st.booleans())
 def test_joint_plans_are_within_budgets_and_never_worse(found: Profile, share: float, direct_io: bool) -> None:
     largest = max(sum(c * b for c, b in zip(found.counts, stage.nbytes, strict=True)) for stage in found.stages)

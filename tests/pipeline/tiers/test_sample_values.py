@@ -81,7 +81,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=either(50, 150), deadline=None)
+@settings(max_examples=either(50, 150))
 @given(VALUES)
 def test_any_value(value: Any) -> None:
     spec, leaves = flatten(value)
@@ -186,7 +186,7 @@ def test_named_tuples_with_methods_of_their_own(value: Any) -> None:
     assert same(value, from_bytes(to_bytes(*flatten(value))))
 
 
-@settings(max_examples=either(25, 60), deadline=None)
+@settings(max_examples=either(25, 60))
 @given(st.lists(VALUES, min_size=1, max_size=4), st.sampled_from(["raw", "zstd"]))
 def test_records_of_any_values(values: list[Any], codec: str) -> None:
     parts = [flatten(value) for value in values]

@@ -32,14 +32,14 @@ COUNT = 40
 CALLS: Counter[str] = Counter()
 
 
-@settings(max_examples=either(3, 8), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=either(3, 8), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_sharing_and_any_writes(data: st.DataObject) -> None:
     fill_and_read(data)
 
 
 @pytest.mark.slow
-@settings(max_examples=either(15, 50), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=either(15, 50), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_more_sharing_and_writes(data: st.DataObject) -> None:
     fill_and_read(data)

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults.children import same
 from tests.records.format.test_fields import DTYPES, every_bit
@@ -138,7 +138,7 @@ ANY_FIELD = (
     seed=st.integers(0, 1000),
     edited=st.booleans(),
 )
-@settings(max_examples=either(80, 250), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=either(80, 250))
 def test_values_are_those_of_gather(
     tmp_path_factory: pytest.TempPathFactory, fields: list[Any], counts: list[int], seed: int, edited: bool
 ) -> None:

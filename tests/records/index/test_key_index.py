@@ -74,7 +74,7 @@ ID = (
 
 
 @given(batches=st.lists(st.lists(ID, max_size=12), max_size=6), asked=st.lists(ID, max_size=12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_is_a_dict(tmp_path_factory: pytest.TempPathFactory, batches: list[list[Any]], asked: list[Any]) -> None:
     folder = tmp_path_factory.mktemp("index")
     column = Column()

@@ -66,7 +66,7 @@ PRINT = (
 
 
 @given(st.lists(st.lists(PRINT, max_size=60), max_size=5), st.lists(PRINT, max_size=20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_is_a_dict(batches: list[list[int]], asked: list[int]) -> None:
     memory, known, value = Memory(), dict[int, int](), 0
     for batch in batches:

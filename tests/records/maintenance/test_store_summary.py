@@ -25,7 +25,7 @@ def test_the_short_entry_is_where_the_log_has_it() -> None:
     assert COUNTS.unpack(entry.tobytes()) == (7, 8, 9)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.sampled_from(["append", "update", "delete", "flush", "seal", "rebalance"]), max_size=12))
 def test_records_are_counted_after_any_edits(tmp_path_factory: pytest.TempPathFactory, edits: list[str]) -> None:
     path = tmp_path_factory.mktemp("s") / "store"

@@ -150,7 +150,7 @@ def test_what_numpy_refuses_is_refused(tmp_path: Path, index: Any) -> None:
 
 
 @given(st.data())
-@settings(max_examples=either(60, 150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=either(60, 150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_field_of_an_edited_store(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Pending rows, updates, deletes and absent values, as a masked array that was edited the same way."""
     inner = data.draw(st.lists(st.integers(1, 3), max_size=2).map(tuple))

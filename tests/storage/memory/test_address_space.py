@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import warmstore as ws
@@ -40,7 +40,6 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> AddressSpace:
     return space
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(0, 40)), max_size=30))
 def test_spans_of_any_length(space: AddressSpace, spans: Any) -> None:
     starts = np.array([start for start, _ in spans], np.int64)
