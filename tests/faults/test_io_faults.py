@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.slow import either
 
 import warmstore as ws
 from warmstore.errors import WriteFailed
-from warmstore.storage.files import Files
+from warmstore.storage.files import Buffer, Files
 from warmstore.storage.memory.unchecked_reader import UncheckedReader
 
 pytestmark = pytest.mark.forks
@@ -120,6 +121,44 @@ def test_refused_rows_behind_which_another_writer_has_appended_are_not_written_a
     store._unregister()
     with ws.RecordStore.open(tmp_path / "s") as again:
         assert check_store(again) == [0, 1, 2]
+
+
+class Dead(Files):
+    """A disk on which the log and its copy can neither be written nor cut while `is_dead`."""
+
+    is_dead = False
+
+    def _check(self, descriptor: int) -> None:
+        if self.is_dead and Path(f"/proc/self/fd/{descriptor}").resolve().name.startswith("log"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+        self._check(descriptor)
+        return super().write(descriptor, buffers, offset)
+
+    def truncate(self, descriptor: int, length: int) -> None:
+        self._check(descriptor)
+        super().truncate(descriptor, length)
+
+
+def test_what_another_writer_commits_in_the_place_of_refused_rows_stays(tmp_path: Path) -> None:
+    """Nothing of the refused entry has arrived, and the log could not be cut: it is as long as before."""
+    files = Dead()
+    store = ws.RecordStore.create(tmp_path / "s", FIELDS, files=files)
+    store.append(value(0))
+    store.flush()
+    store.append(value(1))
+    files.is_dead = True
+    with pytest.raises(WriteFailed):
+        store.flush()
+    files.is_dead = False
+    with ws.RecordStore.open(tmp_path / "s", "a") as other:
+        other.append(value(2))
+    store.refresh()
+    assert sorted(check_store(store)) == [0, 1, 2]
+    store.close()
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert sorted(check_store(again)) == [0, 1, 2]
 
 
 class Closing(Files):

@@ -26,6 +26,7 @@ from warmstore.records.log.log_entries import (
     Entries,
     damaged,
     matches,
+    numbered,
     searched,
     torn_from,
 )
@@ -71,7 +72,7 @@ class Log:
         self._salvage = salvage
         self._copy: int | None = None
         self._refused: int | None = None  # entries from this number on are in the copy alone, and do not count
-        self._stranded: tuple[int, int] | None = None  # number and count of refused entries that could not be cut off
+        self._stranded: tuple[int, bytes] | None = None  # refused entries that could not be cut off, and their number
         self._guard = threading.RLock()
         self._depth = 0
         # Damaged: entries, or all of them, were read from the copy.
@@ -133,9 +134,9 @@ class Log:
 
     def _read_log(self, first: int) -> bytes:
         size = self._files.size(self._descriptor)
-        if self._stranded is not None:
-            size = min(size, self._stranded[0] * SIZE)
         try:
+            if stranded := self._still_stranded():
+                size = min(size, stranded[0] * SIZE)
             data = self._files.read(self._descriptor, max(size - first * SIZE, 0), first * SIZE)
         except OSError as error:
             if error.errno != errno.EIO:
@@ -257,13 +258,7 @@ class Log:
         try:
             with self.locked():
                 length = self._committed_length()
-                entries = entries.copy()
-                entries["sequence"] = np.arange(length, length + len(entries))
-                data = entries.tobytes()
-                digest, starts = xxhash.xxh3_64_intdigest, range(0, len(data), SIZE)
-                hashes = [digest(data[at : at + SIZE - 8], self._seed) for at in starts]
-                entries["hash"] = np.array(hashes, np.uint64)
-                self._append_whole(entries.tobytes(), length)
+                self._append_whole(numbered(entries, length, self._seed), length)
         except OSError as error:
             raise write_failed(error, self.path) from error
 
@@ -278,7 +273,7 @@ class Log:
                     write_all(self._files, descriptor, [part], offset)
                     self._files.sync(descriptor)
         except OSError:
-            self._cut_off(length, len(data) // SIZE)
+            self._cut_off(length, data)
             self._cut_copy(length)
             raise
 
@@ -309,18 +304,26 @@ class Log:
                 self._append_locked(entry, length + number, sync=last or not (length + number + 1) % PER_SECTOR)
         except BaseException as error:
             if isinstance(error, OSError):
-                self._cut_off(length, len(entries))
+                self._cut_off(length, b"".join(entry.tobytes() for entry in entries[: number + 1]))
             else:  # an interrupt: what the log contains is committed
                 length = self._files.size(self._descriptor) // SIZE
             self._cut_copy(length)
             raise
 
-    def _cut_off(self, length: int, count: int) -> None:
-        """Remove `count` entries that the disk refused. What it does not let go is removed under the next lock."""
+    def _cut_off(self, length: int, refused: bytes) -> None:
+        """Remove entries that the disk refused. What it does not let go is removed under the next lock."""
         try:
             self._files.truncate(self._descriptor, length * SIZE)
         except OSError:
-            self._stranded = length, count
+            self._stranded = length, refused
+
+    def _still_stranded(self) -> tuple[int, bytes] | None:
+        """The refused entries, unless the log has another writer's in their place: nothing of them had arrived."""
+        if self._stranded is None:
+            return None
+        length, refused = self._stranded
+        found = self._files.read(self._descriptor, SIZE, length * SIZE)
+        return self._stranded if refused.startswith(found) else None
 
     def _cut_copy(self, length: int) -> None:
         """Remove refused entries from the copy. If the disk refuses that too, they do not count."""
@@ -336,16 +339,16 @@ class Log:
         Raises:
             OSError: the disk refuses; or another writer has appended behind them, so that they are committed.
         """
-        if self._stranded is not None:
-            length, count = self._stranded
-            if self._files.size(self._descriptor) > (length + count) * SIZE:
+        if stranded := self._still_stranded():
+            length, refused = stranded
+            if not refused.startswith(self._files.read(self._descriptor, len(refused) + 1, length * SIZE)):
                 raise OSError(
                     errno.EIO,
                     "rows that the disk refused and could not remove are committed, as another writer has appended "
                     "behind them: open the store again, and add what it lacks",
                 )
             self._files.truncate(self._descriptor, length * SIZE)
-            self._stranded = None
+        self._stranded = None
 
     def _append_locked(self, entry: Entries, length: int | None = None, *, sync: bool) -> None:
         length = self._committed_length() if length is None else length
@@ -407,15 +410,12 @@ class Log:
             return False
         return self._files.read(self._descriptor, SIZE, at) == entry.tobytes()
 
-    def _is_closed(self, number: int) -> bool:
-        entry = np.frombuffer(self._files.read(self._descriptor, SIZE, number * SIZE), ENTRY)
-        return bool(entry["kind"][0] == CLOSED)
-
     def _committed_length(self) -> int:
         # A torn tail is overwritten in place: cut back to whole entries, and over an all-zero last one.
         size = self._files.size(self._descriptor)
         length = whole_entries(self._files, self._descriptor, size)
-        if length and self._is_closed(length - 1):
+        last = self._files.read(self._descriptor, SIZE, (length - 1) * SIZE) if length else ZEROS
+        if np.frombuffer(last, ENTRY)["kind"][0] == CLOSED:
             if self._superseded():
                 raise GenerationClosed(str(self.path))
             length -= 1  # a rebalance died before its new generation was complete

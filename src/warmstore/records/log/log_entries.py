@@ -109,6 +109,16 @@ def entries_of(data: bytes, seed: int, where: str, first: int = 0) -> Entries:
     return np.frombuffer(data, ENTRY)
 
 
+def numbered(entries: Entries, first: int, seed: int) -> bytes:
+    """The bytes of entries that get the numbers from `first` on, with their hashes."""
+    entries = entries.copy()
+    entries["sequence"] = np.arange(first, first + len(entries))
+    data, digest = entries.tobytes(), xxhash.xxh3_64_intdigest
+    hashes = [digest(data[at : at + SIZE - 8], seed) for at in range(0, len(data), SIZE)]
+    entries["hash"] = np.array(hashes, np.uint64)
+    return entries.tobytes()
+
+
 def matches(data: bytes, seed: int, first: int = 0) -> Bools:
     """Which entries in the bytes of a log, from number `first` on, have a known kind and match their hashes: bool [n].
 
