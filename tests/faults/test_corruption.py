@@ -1,7 +1,7 @@
-"""Every byte of small stores flipped, and every file cut at every length: an exact value or a typed error.
+"""Bytes of small stores flipped, and files cut at many lengths: an exact value or a typed error.
 
-The reading runs in child processes, so that a crash of the interpreter shows. The short forms here take every byte or
-some; the long ones, under `slow`, take every one of every file, and do more with each.
+The reading runs in child processes, so that a crash of the interpreter shows. `make torture` takes every byte and every
+length of every file (`corruption_campaign.py`).
 """
 
 import os
@@ -84,15 +84,6 @@ def test_bytes_flipped(tmp_path: Path, name: str, file: str) -> None:
     assert look(story, file, flips(data, range(1, len(data), step)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize(("name", "file"), FILES)
-def test_every_byte_flipped_in_every_store(tmp_path: Path, name: str, file: str, part: int) -> None:
-    story = STORIES[name](tmp_path / "s")
-    data = files_of(story)[file].read_bytes()
-    look(story, file, flips(data, range(part, len(data), 4)), depth=DEEP)
-
-
 @pytest.mark.parametrize(("name", "file"), FEW)
 def test_cut(tmp_path: Path, name: str, file: str) -> None:
     story = STORIES[name](tmp_path / "s")
@@ -101,15 +92,6 @@ def test_cut(tmp_path: Path, name: str, file: str) -> None:
     step = either(293, 73) if file.isdecimal() else either(71, 17)
     assert look(story, file, cuts(data, range(0, len(data), step)))
     assert look(story, file, cuts(data, range(3, len(data), 5 * step)), depth=DEEP)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "file"), FILES)
-def test_cut_at_every_length(tmp_path: Path, name: str, file: str) -> None:
-    story = STORIES[name](tmp_path / "s")
-    data = files_of(story)[file].read_bytes()
-    look(story, file, cuts(data, range(len(data))))
-    look(story, file, cuts(data, range(0, len(data), 7)), depth=DEEP)
 
 
 @pytest.mark.parametrize(("name", "file"), FEW)

@@ -109,23 +109,6 @@ def test_a_chunk_removed(story: Story, file: str) -> None:
     assert look(story, file, [("removed", None)], exact=False, noticed=True, depth=DEEP) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(8))
-@pytest.mark.parametrize("file", [*OTHERS, *CHUNKS])
-def test_every_bit(story: Story, file: str, part: int) -> None:
-    data = files_of(story)[file].read_bytes()
-    look(story, file, flips(data, range(part, len(data), 8), range(8)), exact=file in OTHERS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(8))
-@pytest.mark.parametrize("file", [*OTHERS, *CHUNKS])
-def test_every_byte_and_length_repaired(story: Story, file: str, part: int) -> None:
-    data = files_of(story)[file].read_bytes()
-    look(story, file, flips(data, range(part, len(data), 8)), exact=file in OTHERS, depth=DEEP)
-    look(story, file, cuts(data, range(part, len(data), 8)), exact=file in OTHERS, depth=DEEP)
-
-
 def test_a_file_and_its_copy_removed(story: Story) -> None:
     """What is missing is named."""
     files = files_of(story)

@@ -1,6 +1,7 @@
 """What child processes of the loader's tests run."""
 
 import gc
+import multiprocessing
 import os
 import signal
 import sys
@@ -56,16 +57,24 @@ def abandoned(path: str, workers: int) -> None:
 
 
 class Killing:
-    """A data set whose reader dies at one position."""
+    """A data set whose reader dies at one position.
+
+    torch raises the worker's death in a signal handler. In the middle of a queue's `put` that would leave the queue's
+    lock locked, and its end would wait for ever; so the reader dies when the program has sent what it sends.
+
+    is_sent: a multiprocessing event that the program sets then.
+    """
 
     def __init__(self, store: ws.RecordStore) -> None:
         self.store = store
+        self.is_sent = multiprocessing.Event()
 
     def __len__(self) -> int:
         return len(self.store)
 
     def __getitems__(self, positions: Any) -> Any:
         if 0 in positions:  # of the first batch: the memory of later ones would die with their worker
+            self.is_sent.wait()
             os.kill(os.getpid(), signal.SIGKILL)
         return self.store.__getitems__(positions)
 
@@ -74,12 +83,15 @@ def killed(path: str, workers: int) -> None:
     """Read through torch's DataLoader, a worker of which is killed, and say what is left."""
     store = ws.RecordStore.open(path)
     sampler = ws.BatchSampler(len(store), 2)
-    loader = DataLoader(Killing(store), batch_sampler=sampler, collate_fn=ws.collate, num_workers=workers)  # type: ignore[arg-type]
+    samples = Killing(store)
+    loader = DataLoader(samples, batch_sampler=sampler, collate_fn=ws.collate, num_workers=workers)  # type: ignore[arg-type]
     try:
-        list(loader)
+        batches = iter(loader)
+        samples.is_sent.set()
+        list(batches)
     except (RuntimeError, ConnectionResetError) as error:
         print(error)
-    del loader
+    del loader, batches
     gc.collect()
     print("left", leftovers(), store["number"][9], flush=True)
 

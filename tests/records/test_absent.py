@@ -206,3 +206,35 @@ def test_a_cache_refuses_what_is_masked(tmp_path: Path) -> None:
         found, missing = cache.get_batch([1, 2])
         assert found["b"] is None
         assert not len(missing)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "no bytes"])
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+@pytest.mark.parametrize("record", [0, 3])  # of a batch in which another record has no value, and of one with all
+def test_a_checksum_that_another_field_of_the_record_has_for_no_value_is_damage(
+    kind: str, codec: str, record: int, tmp_path: Path
+) -> None:
+    field, values = KINDS[kind]
+    fields = {"x": dataclasses.replace(field, codec=codec), "other": ws.Text()}
+    nothing = np.ma.masked if kind == "json" else None
+    with ws.RecordStore.create(tmp_path / "s", fields) as made:
+        made.extend({"x": [*values[:2], nothing], "other": [None, "b", None]})
+        made.flush()
+        made.extend({"x": values[:2], "other": [None, "b"]})
+    chunk = next((tmp_path / "s").rglob("*.arrow"))
+    with ws.RecordStore.open(tmp_path / "s", mode="r") as store:
+        table = store.to_arrow(checksums=True)
+        batch = slice(0, 3) if record < 3 else slice(3, 5)
+        sums, others = (table[f"{name}::xxh3"].to_numpy()[batch] for name in fields)
+    data, at = chunk.read_bytes(), record - batch.start
+    swapped = sums.copy()
+    swapped[at] = others[at]
+    assert data.count(sums.tobytes()) == 1
+    chunk.write_bytes(data.replace(sums.tobytes(), swapped.tobytes()))
+    with ws.RecordStore.open(tmp_path / "s", mode="r") as store:
+        with pytest.raises(ws.Damaged):
+            store["x"][[record]]
+        with pytest.raises(ws.Damaged):
+            store["x"][[record, 2]]
+        assert store.present("x")[[1, 2, 4]].tolist() == [True, False, True]
+        assert same(store[1]["x"], values[1]) or bytes(store[1]["x"]) == bytes(values[1])

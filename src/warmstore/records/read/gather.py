@@ -16,7 +16,7 @@ from warmstore.records.format.fields import Array, Fields
 from warmstore.records.read.column_plan import ColumnPlan, plan_of
 from warmstore.records.read.snapshot import Batches, Snapshot
 from warmstore.records.read.verified_column import VerifiedColumn
-from warmstore.storage.array_types import Int64, UInt64
+from warmstore.storage.array_types import Bools, Int64, UInt64
 from warmstore.storage.memory.address_space import AddressSpace
 
 _WIDE = 1 << 15
@@ -150,10 +150,29 @@ class Gatherer:
                 found = packed_checksums(source.packed(spans), spans.lengths, shapes, seeds)
             good = found == sums
             if absent is not None:
-                good |= absent
+                good = (good | absent) & ~self._contradicts(snapshot, plan, rows, which, absent)
             bad = _either(source.missing, None if good.all() else ~good)
             plan.checked.set(rows if bad is None else rows[~bad], snapshot.rows)
         return GatheredColumn(data, spans, shapes, bad, absent)
+
+    def _contradicts(self, snapshot: Snapshot, plan: ColumnPlan, rows: Int64, which: Int64, absent: Bools) -> Bools:
+        """Where the validity bits of Arrow say otherwise than the checksums, bool [n].
+
+        Fields of a record have equal checksums where they have no value, so one that came from another field makes a
+        value absent. The field's own bit tells.
+
+        Args:
+            absent: bool [n], the rows whose checksums mark them as absent.
+        """
+        null = np.zeros(len(rows), bool)
+        if not plan.has_bytes:  # no column of values, so no bits
+            return null
+        starts, numbers = snapshot.absent[plan.data][which], rows - snapshot.first_row[which]
+        some = np.flatnonzero(starts >= 0)  # in other batches all records have a value
+        bits, _ = self._batches.space.read_rows(starts[some] + (numbers[some] >> 3), 1)
+        null[some] = bits[:, 0] >> (numbers[some] & 7) & 1 == 0
+        differs: Bools = null != absent
+        return differs
 
     def column(self, name: str) -> VerifiedColumn | None:
         """A field of fixed width of the current snapshot if all its rows were checked; else None."""

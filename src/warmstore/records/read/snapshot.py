@@ -6,7 +6,7 @@ stays valid beside a newer one: they share arrays, of which the older one reads 
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,12 @@ from warmstore.records.log.log_entries import (
     last_chunk,
 )
 from warmstore.records.log.number_lists import Numbers
+from warmstore.records.read.batch_layout import Layout, batch_layout
 from warmstore.records.read.chunk_files import ChunkFiles
 from warmstore.records.read.evicted_ranges import EvictedRanges
 from warmstore.records.read.live_batches import HAS_ROWS, live_batches
 from warmstore.records.read.position_map import PositionMap, positions_in, trailer_size
-from warmstore.storage.array_types import Bytes, Int64, UInt64
+from warmstore.storage.array_types import Int64, UInt64
 from warmstore.storage.files import Files
 from warmstore.storage.memory.address_space import SLOT, AddressSpace
 
@@ -52,15 +53,6 @@ _UNREADABLE = -(1 << 62)
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The byte offsets and sizes of a batch's buffers in its body, in the order of `Batches.slots`."""
-
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-    absent: frozenset[int]  # buffers of columns in which a record has no value
-
-
-@dataclass(frozen=True)
 class Snapshot:
     """An immutable view of the committed rows. Arrays are per batch."""
 
@@ -70,7 +62,8 @@ class Snapshot:
     batches: int = 0
     span: int = 0  # rows of every batch but the last, 0 if batches differ
     unreadable: int = 0  # batches that cannot be read
-    absent: frozenset[int] = frozenset()  # buffers of columns in which some record has no value
+    # By the first buffer of columns in which a record has no value: addresses of validity bits, -1 in batches without.
+    absent: Mapping[int, Int64] = field(default_factory=dict)
     first_row: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
     # [buffer][batch]: byte address in the address space; for fixed-width columns the one that row 0 of the store had.
     address: tuple[Int64, ...] = ()
@@ -150,7 +143,7 @@ class Batches:
         self._origins: dict[int, tuple[int, int]] = {}  # of adopted chunks: the seed of their store, their number
         self._layouts: dict[int, Layout] = {}
         self._order: PositionMap | None = None
-        self._absent: frozenset[int] = frozenset()
+        self._validity: dict[int, Int64] = {}  # see Snapshot.absent
         self.columns = columns
         # One buffer for a fixed-width column, offsets and data for a varying one.
         self.slots: dict[str, int] = {}
@@ -208,7 +201,7 @@ class Batches:
             batches=batches,
             span=self._span(first_row, total, old),
             unreadable=unreadable,
-            absent=self._absent,
+            absent={slot: addresses[:batches] for slot, addresses in self._validity.items()},
             first_row=first_row,
             chunk=self._table["chunk"][:batches],
             seed=self._table["seed"][:batches].view(np.uint64),
@@ -335,14 +328,15 @@ class Batches:
             return
         capacity = max(2 * capacity, batches)
 
-        def larger(old: Int64) -> Int64:
-            new = np.zeros(capacity, np.int64)
+        def larger(old: Int64, fill: int = 0) -> Int64:
+            new = np.full(capacity, fill, np.int64)
             new[: len(old)] = old
             return new
 
         self._table = {name: larger(column) for name, column in self._table.items()}
         self._address = [larger(column) for column in self._address]
         self._size = [larger(column) for column in self._size]
+        self._validity = {slot: larger(addresses, -1) for slot, addresses in self._validity.items()}
 
     @property
     def space(self) -> AddressSpace:
@@ -365,6 +359,7 @@ class Batches:
         kinds, first, which = np.unique(added["header_hash"], return_index=True, return_inverse=True)
         offsets = np.zeros((len(kinds), len(self._widths)), np.int64)
         lengths = np.zeros_like(offsets)
+        validity = {slot: np.full(len(kinds), -1, np.int64) for slot in self._validity}
         for number, header_hash in enumerate(kinds.tolist()):
             layout = self._layouts.get(header_hash)
             if layout is None:
@@ -377,14 +372,20 @@ class Batches:
                 readable &= which != number
             else:
                 offsets[number] = layout.offsets
-                self._absent |= layout.absent
                 lengths[number] = layout.sizes
+                for slot, start in layout.validity.items():
+                    validity.setdefault(slot, np.full(len(kinds), -1, np.int64))[number] = start
         slots = np.array([self.chunks.slots.get(chunk, 0) for chunk in chunks], np.int64)
         bodies = slots * self.space.slot + (added["offset"] + added["header"]).astype(np.int64)
         for slot, width in enumerate(self._widths):
             address = bodies + offsets[which, slot] - firsts * width
             self._address[slot][part] = np.where(readable, address, _UNREADABLE)
             self._size[slot][part] = lengths[which, slot]
+        for slot, of_kinds in validity.items():
+            starts = of_kinds[which]
+            if slot not in self._validity:
+                self._validity[slot] = np.full(len(self._table["chunk"]), -1, np.int64)
+            self._validity[slot][part] = np.where(readable & (starts >= 0), bodies + starts, -1)
         bad = ~readable & ~gone
         if bad.any():
             names = sorted({self.chunks.path(chunk).name for chunk in added["chunk"][bad].tolist()})
@@ -393,33 +394,10 @@ class Batches:
 
     def _parse(self, entry: Any) -> Layout | None:
         """The layout in a batch's header; None if the header is damaged. Unverified bytes never reach pyarrow."""
-        header, body = self.chunks.header(entry), int(entry["body"])
+        header = self.chunks.header(entry)
         if header is None:
             return None
-        # pyarrow reads the header alone, so the body may hold any bytes. Untouched pages take no memory.
-        buffer: Bytes = np.empty(len(header) + body, np.uint8)
-        buffer[: len(header)] = np.frombuffer(header, np.uint8)
-        try:
-            batch = pa.ipc.read_record_batch(pa.py_buffer(buffer), self._schema)
-        except (pa.ArrowException, OSError):  # the entry has another body than the header
-            return None
-        base = buffer.ctypes.data + len(header)
-        if batch.num_rows != int(entry["rows"]):
-            return None
-        offsets: list[int] = []
-        sizes: list[int] = []
-        absent = set()
-        for array, column in zip(batch.columns, self.columns, strict=True):
-            valid, *rest = array.buffers()
-            if valid is not None:
-                absent.add(len(offsets))
-            # The last buffers are the values. Before them a list has an empty validity buffer of its values.
-            for values in rest[-1:] if column.width is not None else rest[-2:]:
-                offsets.append(values.address - base if values is not None and values.size else 0)
-                sizes.append(values.size if values is not None else 0)
-        if any(not 0 <= offset <= offset + size <= body for offset, size in zip(offsets, sizes, strict=True)):
-            return None
-        return Layout(tuple(offsets), tuple(sizes), frozenset(absent))
+        return batch_layout(header, int(entry["rows"]), int(entry["body"]), self._schema, self.columns)
 
     def arrow_batches(self, entries: Entries, *, verify: bool) -> Iterator[pa.RecordBatch]:
         """The live batches of entries that `extend` has read, as pyarrow batches over the mapped bytes.
