@@ -32,9 +32,16 @@ INTERRUPTS = either(10, 1000)
 
 @functools.cache
 def headers_of(file: str) -> frozenset[int]:
-    """The lines of `with` statements. Tracing sees them again before `__exit__`, where Python handles no signal."""
-    withs = (node for node in ast.walk(ast.parse(Path(file).read_text())) if isinstance(node, ast.With))
-    return frozenset(line for node in withs for line in range(node.lineno, node.body[0].lineno))
+    """The lines of `with` and `try` statements. Python handles no signal there.
+
+    Tracing sees a `with` again before `__exit__`. A `try` inside of another one is an instruction that no handler
+    covers: signals are handled at calls and jumps, before it or after it.
+    """
+    found = set[int]()
+    for node in ast.walk(ast.parse(Path(file).read_text())):
+        if isinstance(node, ast.With | ast.Try):
+            found.update(range(node.lineno, node.body[0].lineno))
+    return frozenset(found)
 
 
 _MANY = 10**9

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+import torch
 from torch.utils.data import DataLoader
 
 import warmstore as ws
@@ -33,10 +34,12 @@ def children() -> list[str]:
     return [line for line in lines if "resource_tracker" not in line]
 
 
-def interrupted(path: str, workers: int) -> None:
+def interrupted(path: str, workers: int, processes: int = 0) -> None:
     """Train until Ctrl-C, which comes in the middle of an epoch, and say what is left."""
     store = ws.RecordStore.open(path)
-    loader = ws.Loader(store, 2, ws.Shuffle(seed=0), transform=lambda batch: batch, workers=workers, to="torch")
+    loader = ws.Loader(
+        store, 2, ws.Shuffle(seed=0), transform=lambda batch: batch, workers=workers, processes=processes, to="torch"
+    )
     try:
         for step, _ in enumerate(loader.stream()):
             if step == 3:
@@ -54,6 +57,17 @@ def abandoned(path: str, workers: int) -> None:
     next(batches)
     globals()["_kept"] = loader, batches
     print("end", flush=True)
+
+
+def unread(path: str, workers: int) -> None:
+    """Leave more in the workers' queues than a pipe holds, and wait for the end."""
+    torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.2  # seconds; else workers look every five
+    loader = ws.Loader([{"text": "x" * 100_000}] * 100, 2, processes=workers)
+    batches = iter(loader)
+    next(batches)
+    time.sleep(1)  # until the pipe is full
+    print(*(child.pid for child in psutil.Process().children()), flush=True)
+    threading.Event().wait()
 
 
 class Killing:
@@ -120,4 +134,5 @@ if __name__ == "__main__":
     if what == "rank":
         rank(*arguments)
     else:
-        {"interrupted": interrupted, "abandoned": abandoned, "killed": killed}[what](arguments[0], int(arguments[1]))
+        parts: dict[str, Any] = {"interrupted": interrupted, "abandoned": abandoned, "unread": unread, "killed": killed}
+        parts[what](arguments[0], *map(int, arguments[1:]))

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -21,10 +22,10 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "tests.loading.children", *map(str, arguments)]
 
 
-@pytest.mark.parametrize("workers", [0, 3])
-def test_an_interrupt_in_the_middle(store: ws.RecordStore, workers: int) -> None:
+@pytest.mark.parametrize(("workers", "processes"), [(0, 0), (3, 0), (0, 2)])
+def test_an_interrupt_in_the_middle(store: ws.RecordStore, workers: int, processes: int) -> None:
     with subprocess.Popen(
-        command("interrupted", store.path, workers), stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+        command("interrupted", store.path, workers, processes), stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
@@ -41,6 +42,20 @@ def test_the_end_of_the_program_does_not_hang(store: ws.RecordStore, workers: in
         command("abandoned", store.path, workers), capture_output=True, text=True, env=ENVIRONMENT, check=True
     )
     assert (done.stdout, done.stderr) == ("end\n", "")
+
+
+def test_workers_of_a_killed_program_end_with_batches_that_nobody_reads(store: ws.RecordStore) -> None:
+    with subprocess.Popen(
+        command("unread", store.path, 2), stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as child:
+        assert child.stdout is not None
+        workers = [psutil.Process(int(pid)) for pid in child.stdout.readline().split()]
+        assert len(workers) >= 2
+        child.kill()
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    for worker in alive:
+        worker.kill()
+    assert not alive
 
 
 def test_a_killed_worker_of_torch_is_torchs_error_and_leaves_nothing(store: ws.RecordStore) -> None:

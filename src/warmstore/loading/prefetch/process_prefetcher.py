@@ -16,6 +16,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,9 @@ _SECONDS = 4e-3  # to build the batches of one message, about, if they are small
 _BYTES = 4 << 20  # of the batches in one message, about, at most
 MOST = 8
 """Batches in one message, at most."""
+
+_BEFORE_QUEUES = -4
+"""Of what multiprocessing does at the end of a process: just before it waits for the threads of queues, at -5."""
 
 
 class _Message(NamedTuple):
@@ -242,11 +246,22 @@ def _begin_worker(parent: int | None, worker: int) -> None:
     Ctrl-C, and a notebook's interrupt, send SIGINT to workers, too. They end if the parent says so, or ends itself. The
     handler is a function, and not SIG_IGN, which programs that a step starts would inherit.
 
+    A worker whose parent dies later ends without a wait for the batches that it has sent: nobody reads them, and the
+    pipe stays open, since other workers have it too.
+
     Args:
         parent: its process id; None if workers are children of a server.
     """
     signal.signal(signal.SIGINT, lambda number, frame: None)
-    if parent is not None and os.getppid() != parent:
+    if parent is None:
+        parent = os.getppid()
+    _end_without(parent)
+    Finalize(None, _end_without, args=(parent,), exitpriority=_BEFORE_QUEUES)
+
+
+def _end_without(parent: int) -> None:
+    """End this process if its parent has died."""
+    if os.getppid() != parent:
         os._exit(1)
 
 
