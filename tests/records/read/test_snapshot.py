@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.faults.seam import Calling
 
 import warmstore as ws
+from warmstore.records.read import snapshot as snapshots
 from warmstore.storage.memory.address_space import SLOT
 
 NUMBER = {"x": ws.Array("int64")}
@@ -166,3 +167,23 @@ def test_mapped_files_go_with_the_store(tmp_path: Path, mode: Literal["r", "a"])
         assert space() is None
     finally:
         gc.enable()
+
+
+def test_batches_that_all_differ_take_no_memory_for_their_layouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "_MOST_LAYOUTS", 3)
+    with ws.RecordStore.create(tmp_path / "s", {"t": ws.Text()}) as writer:
+        other = ws.RecordStore.open(tmp_path / "s", mode="r")
+        lengths = [*range(1, 8), *range(1, 8), 1, 1, 7, 3]
+        for number, length in enumerate(lengths):
+            writer.extend({"t": ["x" * length]})
+            writer.flush()
+            if number == 5:
+                other.refresh()
+    expected = ["x" * length for length in lengths]
+    with other, ws.RecordStore.open(tmp_path / "s", mode="r") as later:
+        other.refresh()
+        for store in (other, later):
+            assert store["t"][:] == expected
+            assert len(store._session.generation.batches._layouts) <= 3

@@ -48,6 +48,10 @@ _IS_EDIT = np.array([kind in (UPDATE, DELETE, UPDATED, DELETED) for kind in KIND
 _IS_DELETE = np.array([kind in (DELETE, DELETED) for kind in KINDS])
 _IN_CHUNK = np.array([kind in (UPDATE, DELETE) for kind in KINDS])  # edits with positions in their chunk
 
+_MOST_LAYOUTS = 1024
+"""Layouts of earlier batches that are kept, as later ones often have the same. Batches of values of varying length have
+layouts of their own, of half a kilobyte each."""
+
 _UNREADABLE = -(1 << 62)
 """The address of the buffers of a batch that is missing or evicted, or has a damaged header."""
 
@@ -368,6 +372,8 @@ class Batches:
                     layout = next(filter(None, map(self._parse, added[(which == number) & readable])), None)
                 if layout is not None:
                     self._layouts[header_hash] = layout
+                    if len(self._layouts) > _MOST_LAYOUTS:
+                        del self._layouts[next(iter(self._layouts))]
             if layout is None:
                 readable &= which != number
             else:
