@@ -1,12 +1,15 @@
 """Judges that run in forked children, so that a crash of the interpreter and a hang show, and fail only one of many."""
 
+import faulthandler
 import logging
+import re
 import signal
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import IO, Any
 
 from tests.faults.children import Ended, in_child
 
@@ -14,9 +17,17 @@ SECONDS = 120
 """Time that one judgement may take."""
 
 Failures = list[tuple[int, str]]
-"""The numbers of what failed, and why. A text that begins with HANG or CRASH is of a child that was killed."""
+"""The numbers of what failed, and why. A text that begins with HANG or CRASH is of a child that was killed; after HANG
+comes where its threads stood."""
 
 HANG, CRASH = "a hang", "a crash"
+
+_IN_START = re.compile(r'threading\.py", line \d+ in wait\n +File "[^"\n]*threading\.py", line \d+ in start\n')
+
+
+def waits_for_a_start(why: str) -> bool:
+    """Whether a failure is Python's: it waits for ever for a thread that had no memory to begin (gh-140746)."""
+    return why.startswith(HANG) and _IN_START.search(why) is not None
 
 
 def judge_all(
@@ -32,22 +43,25 @@ def judge_all(
     found: dict[int, Any] = {}
     failures: Failures = []
     left = list(numbers)
-    while left:
-        ended = in_child(lambda say, listed=tuple(left): _judge(say, listed, judge, prepare))  # type: ignore[misc]
-        at = left[0]
-        for number, what, told in ended.said:
-            at = number
-            if what == "well":
-                found[number] = told
-            elif what == "failed":
-                failures.append((number, told))
-            if what != "began":
-                left.remove(number)
-        if not (why := wrong(ended)):
-            break
-        failures.append((at, why))
-        if at in left:
-            left.remove(at)
+    with tempfile.TemporaryFile() as stacks:
+        while left:
+            stacks.truncate(0)
+            ended = in_child(lambda say, listed=tuple(left): _judge(say, listed, judge, prepare, stacks))  # type: ignore[misc]
+            at = left[0]
+            for number, what, told in ended.said:
+                at = number
+                if what == "well":
+                    found[number] = told
+                elif what == "failed":
+                    failures.append((number, told))
+                if what != "began":
+                    left.remove(number)
+            if not (why := wrong(ended)):
+                break
+            stacks.seek(0)
+            failures.append((at, f"{why}\n{stacks.read().decode()}".strip()))
+            if at in left:
+                left.remove(at)
     return found, failures
 
 
@@ -66,9 +80,14 @@ def wrong(ended: Ended) -> str:
 
 
 def _judge(
-    say: Callable[[Any], None], numbers: Iterable[int], judge: Callable[[int], Any], prepare: Callable[[], None]
+    say: Callable[[Any], None],
+    numbers: Iterable[int],
+    judge: Callable[[int], Any],
+    prepare: Callable[[], None],
+    stacks: IO[bytes],
 ) -> None:
     quiet()
+    faulthandler.register(signal.SIGALRM, file=stacks, chain=True)
     prepare()
     for number in numbers:
         signal.alarm(SECONDS)
