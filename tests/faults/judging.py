@@ -2,7 +2,6 @@
 
 import faulthandler
 import logging
-import re
 import signal
 import sys
 import tempfile
@@ -21,13 +20,6 @@ Failures = list[tuple[int, str]]
 comes where its threads stood."""
 
 HANG, CRASH = "a hang", "a crash"
-
-_IN_START = re.compile(r'threading\.py", line \d+ in wait\n +File "[^"\n]*threading\.py", line \d+ in start\n')
-
-
-def waits_for_a_start(why: str) -> bool:
-    """Whether a failure is Python's: it waits for ever for a thread that had no memory to begin (gh-140746)."""
-    return why.startswith(HANG) and _IN_START.search(why) is not None
 
 
 def judge_all(

@@ -81,7 +81,7 @@ class Results:
 
     def total(self, campaign: str, name: str) -> int:
         """The sum of a count over all parts."""
-        counts = (part.get(name, 0) for part in self.parts.get(campaign, {}).values())
+        counts = (part[name] for part in self.parts.get(campaign, {}).values())
         return sum(len(one) if isinstance(one, list) else one for one in counts)
 
 
@@ -246,7 +246,7 @@ COUNTED = {
     "power": ("states",),
     "calls": ("faults",),
     "kills": ("kills", "lost", "wrong", "crashes", "hangs", "others"),
-    "limits": ("limits", "stopped", "starts"),
+    "limits": ("limits", "stopped"),
     "soak": ("operations",),
     "corruption": ("damages", "exact", "reported", "lost", "wrong", "crashes", "hangs", "others"),
     "fuzz": ("inputs", "exceptions", "crashes", "hangs", "memory"),

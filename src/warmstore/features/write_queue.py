@@ -15,6 +15,7 @@ from warmstore.errors import SchemaMismatch, StaleCache
 from warmstore.features.outputs.leaves import Leaf, nbytes_of
 from warmstore.records.index.sample_keys import Keys
 from warmstore.storage.interrupts import uninterrupted
+from warmstore.storage.threads import Thread
 
 _log = logging.getLogger("warmstore")
 
@@ -206,8 +207,9 @@ class WriteBehindQueue:
 
     def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="warmstore-writer", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._run, name="warmstore-writer", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _is_due(self) -> bool:
         return self._error is None and bool(self._queue) and (self._samples >= self._flush_every or self._wanted)

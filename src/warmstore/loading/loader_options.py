@@ -9,7 +9,7 @@ from warmstore.loading.prefetch.batch_builder import VALID, BatchBuilder, OnErro
 from warmstore.loading.sources.combined.mixture import MixtureSource
 from warmstore.loading.sources.iterable import IterableSource
 from warmstore.loading.validation import integer
-from warmstore.storage.thread_pool import thread_count
+from warmstore.storage.threads import thread_count
 
 _CHEAP = 4 << 20
 """Bytes of a batch up to which a copy takes less time than passing the batch from another thread."""

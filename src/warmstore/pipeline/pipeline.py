@@ -33,7 +33,7 @@ from warmstore.replicate.pull import PullResult
 from warmstore.replicate.push import PushResult
 from warmstore.replicate.remote_copy import Remote
 from warmstore.storage.lifecycle import Closeable
-from warmstore.storage.thread_pool import thread_count
+from warmstore.storage.threads import thread_count
 
 _MOST_WORKERS = 4
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from warmstore.errors import RemoteUnavailable
 from warmstore.storage.lifecycle import Closeable
+from warmstore.storage.threads import Thread
 
 T = TypeVar("T")
 
@@ -104,9 +105,14 @@ class Requests(Closeable):
             if _used.process != os.getpid():
                 _used.process = os.getpid()
                 util.Finalize(None, _wait_for_obstore, exitpriority=0)
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=_serve, args=(self._loop,), name="warmstore-remote", daemon=True)
-            self._thread.start()
+            loop = asyncio.new_event_loop()
+            thread = Thread(target=_serve, args=(loop,), name="warmstore-remote", daemon=True)
+            try:
+                thread.start()
+            except BaseException:
+                loop.close()
+                raise
+            self._loop, self._thread = loop, thread
             self.closed = False
             self._register()
         return self._loop
@@ -123,7 +129,7 @@ async def aside(function: Callable[..., T], *arguments: object) -> T:
         except BaseException as error:
             result.set_exception(error)
 
-    threading.Thread(target=run, name="warmstore-aside", daemon=True).start()
+    Thread(target=run, name="warmstore-aside", daemon=True).start()
     return await asyncio.wrap_future(result, loop=loop)
 
 

@@ -5,7 +5,7 @@ leaves the store unchanged, and the next pull uses the fetched blocks.
 """
 
 import contextlib
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from warmstore.replicate.remote_diff import Local, find_copy, relation, write_no
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
 from warmstore.storage.files import COPY, Files, ensure_folder, file_lock, is_locked, opened
 from warmstore.storage.progress import progress_bar
+from warmstore.storage.threads import ThreadPool
 
 _AT_ONCE = 4  # chunks that are fetched at once
 
@@ -183,7 +184,7 @@ def fetch_chunks(
             if cache.path(number) != targets[number]:
                 files.rename(cache.path(number), targets[number])
 
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="warmstore-pull") as pool:
+        with ThreadPool(_AT_ONCE, thread_name_prefix="warmstore-pull") as pool:
             try:
                 for finished in as_completed([pool.submit(fetch_one, number) for number in wanted]):
                     finished.result()

@@ -24,6 +24,7 @@ from multiprocessing import util
 from typing import Any, Self, TextIO, cast
 
 from warmstore.errors import message_of
+from warmstore.storage.threads import Thread
 
 _log = logging.getLogger("warmstore")
 
@@ -166,7 +167,7 @@ def _flush_and_end(number: int, frame: object) -> None:
     This runs in the main thread, which may hold the locks that a flush needs, and goes on until they are free.
     """
     if _owners.flusher is None:
-        _owners.flusher = threading.Thread(target=_flush_all, name="warmstore-sigterm", daemon=True)
+        _owners.flusher = Thread(target=_flush_all, name="warmstore-sigterm", daemon=True)
         _owners.flusher.start()
     elif signal.getsignal(number) is _flush_and_end:
         signal.signal(number, signal.SIG_DFL)

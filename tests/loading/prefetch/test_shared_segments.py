@@ -3,13 +3,15 @@
 import gc
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.faults.children import in_child, well
+from tests.faults.limit_campaign import Limit
 
 import warmstore as ws
 from warmstore.loading.prefetch import shared_segments
@@ -125,6 +127,24 @@ def test_sizes_that_change_drop_what_does_not_fit() -> None:
         taken = own.take(size)
         del taken
     assert len(own._segments) <= 2
+
+
+def test_with_few_descriptors_left_nothing_is_shared() -> None:
+    """A tensor is sent by a descriptor, which the consumer asks for later: it waited for ever where none was left."""
+
+    def work(say: Callable[[Any], None]) -> None:
+        own = WorkerSegments()
+        with Limit("descriptors", 100).held():
+            shared = [own.take(1 << 16) for _ in range(100)]
+            told = own.notes()
+            loose = [own.shares(torch.zeros(1 << 14)) for _ in range(100)]
+            say((shared[0] is not None, shared[-1] is None, loose[-1], told, own.notes()))
+
+    ((first, last, loose, told, again),) = well(in_child(work))
+    assert (first, last, loose, again) == (True, True, False, [])
+    assert len(told) == 1
+    assert "few descriptors" in told[0]
+    assert "ulimit -n" in told[0]
 
 
 @pytest.mark.parametrize("part", [lambda batch: batch, lambda batch: batch[:2], lambda batch: batch.view(np.int32)])

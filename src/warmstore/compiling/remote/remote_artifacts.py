@@ -37,6 +37,7 @@ from warmstore.errors import BadArtifact, Damaged, NoArtifact, RemoteUnavailable
 from warmstore.remote.limits import StallBudget
 from warmstore.remote.objects import Objects
 from warmstore.remote.signing import Keyring
+from warmstore.storage.threads import Thread
 
 T = TypeVar("T")
 
@@ -95,7 +96,7 @@ class RemoteArtifacts:
         self._closing = False
         self._ended = threading.Event()
         self._complained: set[str] = set()
-        self._thread = threading.Thread(target=self._work, name="warmstore-remote-tier", daemon=True)
+        self._thread = Thread(target=self._work, name="warmstore-remote-tier", daemon=True)
 
     def start(self) -> None:
         """Read the manifests and fetch what the job used, in a thread."""

@@ -17,6 +17,7 @@ from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.compiling.warn_once import WarnOnce
 from warmstore.errors import TooLarge
 from warmstore.storage.files import read_whole
+from warmstore.storage.threads import Thread
 
 _LOOK_AGAIN = 30.0  # seconds between scans of the scratch directory, for compilers without a hook
 
@@ -54,7 +55,7 @@ class Harvester:
         self._wake = threading.Condition()
         self._made: list[str] = []
         self._closing = False
-        self._thread = threading.Thread(target=self._keep_harvesting, name="warmstore-harvest", daemon=True)
+        self._thread = Thread(target=self._keep_harvesting, name="warmstore-harvest", daemon=True)
         self._thread.start()
 
     def knows(self, path: str, status: os.stat_result) -> None:

@@ -7,7 +7,6 @@ store's metadata has the names of the classes under "classes".
 import io
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, RecordSo
 from warmstore.errors import BadSource, UnsupportedType
 from warmstore.extras import imported
 from warmstore.records.format.fields import Array, Bytes, Field, Fields, Ragged, Text
+from warmstore.storage.threads import ThreadPool
 
 _CHANNELS = 3
 _DEEP = {"I", "F", "I;16", "I;16B", "I;16L", "I;16N"}
@@ -75,7 +75,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
 def _read(files: Sequence[Path], record: Any, fields: Fields) -> Iterator[SourceBatch]:
     group: list[dict[str, Any]] = []
     size = 0
-    with ThreadPoolExecutor(_WORKERS) as pool:
+    with ThreadPool(_WORKERS) as pool:
         # Few files at a time: all images that are being decoded are in memory.
         for first in range(0, len(files), 2 * _WORKERS):
             for values in pool.map(record, files[first : first + 2 * _WORKERS]):
@@ -94,7 +94,7 @@ def _image_field(request: Request, files: Sequence[Path]) -> Field:
         return Bytes()
     if request.size is not None:
         return Array("uint8", (*request.size, _CHANNELS))
-    with ThreadPoolExecutor(_WORKERS) as pool:
+    with ThreadPool(_WORKERS) as pool:
         sizes = set(pool.map(lambda file: size_of(file.read_bytes(), str(file)), files))
     return Array("uint8", (*sizes.pop(), _CHANNELS)) if len(sizes) == 1 else Ragged("uint8", 3)
 

@@ -6,6 +6,7 @@ says whether the consumer still refers to the batch in it. The consumer maps a s
 """
 
 import os
+import resource
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 from warmstore.storage.array_types import Bytes
 
 _FLAG = 64  # bytes at the end of a segment: a cache line of their own
+_SPARE = 16  # descriptors that are left for connections, and for what a source opens
 _SLACK = 4  # a segment has room for a batch that is larger by one part in so many
 
 SegmentName = tuple[int, int]
@@ -93,15 +95,17 @@ class WorkerSegments:
         self._next = 0
         self._notes: list[str] = []
         self._is_told = False
+        self._to_send = 0  # tensors of this message that are sent by a descriptor
 
     def notes(self) -> list[str]:
-        """What the user should know since the last call."""
-        notes, self._notes = self._notes, []
+        """What the user should know since the last call. Ends a message."""
+        notes, self._notes, self._to_send = self._notes, [], 0
         return notes
 
     def shares(self, tensor: Any) -> bool:
         """Move a tensor to shared memory. Returns whether there was enough."""
         try:
+            self._check_descriptors()
             tensor.share_memory_()
         except RuntimeError as error:
             self._tell(error)
@@ -126,11 +130,24 @@ class WorkerSegments:
         else:
             self._drop(free)
             try:
+                self._check_descriptors()
                 memory = self._new(nbytes)
             except RuntimeError as error:
                 self._tell(error)
                 return None
         return np.asarray(_Lent(memory, nbytes, by_flag=False))
+
+    def _check_descriptors(self) -> None:
+        """Raise RuntimeError if so few descriptors are left that sending a tensor could need more.
+
+        Without one, the thread of multiprocessing that hands them out tries again and again, and the consumer waits.
+        """
+        lowest = os.dup(0)
+        os.close(lowest)
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if lowest + _SPARE + 2 * self._to_send > limit:
+            raise RuntimeError("few descriptors of open files are left")
+        self._to_send += 1
 
     def sent(self, array: np.ndarray[Any, Any]) -> SentArray | None:
         """An array of `take` as it is sent; None for any other array, and for a second one in the same segment."""

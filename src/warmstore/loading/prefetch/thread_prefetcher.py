@@ -4,11 +4,12 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from itertools import islice
 from typing import TypeVar
 
 from warmstore.errors import Closed
+from warmstore.storage.threads import ThreadPool
 
 Task = TypeVar("Task")
 Made = TypeVar("Made")
@@ -22,7 +23,7 @@ class ThreadPrefetcher:
     def __init__(self, workers: int) -> None:
         self._pid = os.getpid()
         self._closed = False
-        self._pool = ThreadPoolExecutor(workers, "warmstore-loader", initializer=_mark)
+        self._pool = ThreadPool(workers, "warmstore-loader", initializer=_mark)
 
     def ahead(
         self, make: Callable[[Task], Made], tasks: Iterator[Task], depth: int

@@ -33,7 +33,7 @@ from warmstore.storage.disk_usage import folder_bytes
 from warmstore.storage.files import Files, file_lock
 from warmstore.storage.lease import UsageLease
 from warmstore.storage.progress import new_bar
-from warmstore.storage.thread_pool import thread_count
+from warmstore.storage.threads import thread_count
 
 _log = logging.getLogger("warmstore")
 

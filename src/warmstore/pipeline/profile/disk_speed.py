@@ -7,12 +7,12 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from warmstore.pipeline.profile.profile import Disk
+from warmstore.storage.threads import ThreadPool
 
 _BLOCK = 1 << 22
 _ALIGNED = 4096
@@ -64,7 +64,7 @@ def _rate(descriptor: int, direct: bool, size: int, span: int, seconds: float, r
     if not direct and hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     until = time.perf_counter() + seconds
-    with ThreadPoolExecutor(readers) as pool:
+    with ThreadPool(readers) as pool:
         began = time.perf_counter()
         reads = list(pool.map(lambda number: _reads(descriptor, size, span, until, number), range(readers)))
         return sum(reads) / (time.perf_counter() - began)

@@ -22,7 +22,7 @@ from warmstore.records.format.codec_libraries import Functions, functions_of
 from warmstore.storage.array_types import Bytes, Int64
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.memory.buffer_pool import Allocate, take
-from warmstore.storage.thread_pool import pool, thread_count
+from warmstore.storage.threads import pool, thread_count
 
 CODECS = ("raw", "deflate", "zstd", "lz4")
 

@@ -19,7 +19,7 @@ import xxhash
 from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.log.log_entries import BATCH, SEALED, Entries, new_entry
 from warmstore.storage.files import HUGE_PAGE, Buffer, Files, write_all, write_failed
-from warmstore.storage.thread_pool import pool
+from warmstore.storage.threads import pool
 
 _LARGE = 1 << 20
 """Bytes of a body from which another thread hashes it."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.quota import Reserve
-from warmstore.storage.thread_pool import thread_count
+from warmstore.storage.threads import thread_count
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,67 @@
+"""Threads of this process: they raise an error where there is no memory for them, and a pool that parts share.
+
+Python waits for ever for a thread that has no memory to begin with (https://github.com/python/cpython/issues/140746).
+"""
+
+import functools
+import mmap
+import os
+import resource
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_ROOM = 1 << 20
+"""Bytes that must be left beside the stack of a new thread: its first frames take 16 KiB, and an allocator 256 KiB."""
+_STACK = 8 << 20
+"""Bytes of a stack where the system has no limit."""
+
+
+class Thread(threading.Thread):
+    """A thread whose start raises RuntimeError where there is no memory for it."""
+
+    def start(self) -> None:
+        check_room()
+        super().start()
+
+
+class ThreadPool(ThreadPoolExecutor):
+    """A pool whose `submit` and `map` raise RuntimeError where there is no memory for a thread that they need."""
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        if len(self._threads) < self._max_workers:
+            check_room()
+        return super().submit(function, *args, **kwargs)
+
+
+def check_room() -> None:
+    """Raise RuntimeError, as Python does, where a thread could not begin. Takes 3 µs."""
+    limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    stack = threading.stack_size() or (_STACK if limit == resource.RLIM_INFINITY else limit)
+    try:
+        mmap.mmap(-1, stack + _ROOM, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except OSError as error:
+        raise RuntimeError("can't start new thread: there is no memory for it") from error
+
+
+def thread_count() -> int:
+    """The number of threads worth starting: one per processor, at most 16."""
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 16)
+
+
+def pool(threads: int | None = None) -> ThreadPool:
+    """A pool of `threads` threads for work that releases Python's lock, by default `thread_count()`.
+
+    They start when they are first needed.
+    """
+    return _pool(os.getpid(), threads or thread_count())
+
+
+@functools.lru_cache(maxsize=4)
+def _pool(pid: int, threads: int) -> ThreadPool:
+    # A forked child has another pid, and so its own pool.
+    return ThreadPool(threads, thread_name_prefix="warmstore")
