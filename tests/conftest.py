@@ -74,8 +74,9 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
+@pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put tests that fork first, and skip long ones.
+    """Put tests that fork first, and leave out long ones.
 
     A forked child waits for ever for a lock that another thread held at the fork. JAX and obstore start threads that
     live as long as the process, so the tests that fork run before all others. xdist hands tests out in this order.
@@ -85,10 +86,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             item.add_marker(pytest.mark.timeout(LONG_SECONDS))
         return
-    skip = pytest.mark.skip(reason="a long loop; run with --slow")
-    for item in items:
-        if "slow" in item.keywords:
-            item.add_marker(skip)
+    long = [item for item in items if "slow" in item.keywords]
+    if len(long) < len(items):
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if "slow" not in item.keywords]
+    for item in long:  # of a run that has no others: it says how to run them
+        item.add_marker(pytest.mark.skip(reason="a long loop; run with --slow"))
 
 
 def pytest_collection_finish() -> None:

@@ -47,7 +47,10 @@ def interrupted(path: str, workers: int, processes: int = 0) -> None:
             while step > 3:
                 time.sleep(0.01)  # and no pause: a signal that comes just before one would not end it
     except KeyboardInterrupt:
-        print("left", leftovers(), loader.state_dict()["place"], flush=True)
+        place = loader.state_dict()["place"]
+        if processes:  # they wait for the next epoch
+            loader.close()
+        print("left", leftovers(), place, flush=True)
 
 
 def abandoned(path: str, workers: int) -> None:
