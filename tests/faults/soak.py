@@ -128,7 +128,8 @@ def _run(soak: Soak, place: Place, result: SoakResult, watched: Path) -> None:
         now, done = time.monotonic(), table.operations
         if done >= due:
             watch.sample(done, now - began)
-            due = done - done % every + every
+            step = max(every // 5, 1) if done < soak.operations // 8 else every  # the mean at a tenth is of as many
+            due = done - done % step + step
         if done >= soak.operations:
             break
         for name, (_, numbers) in processes.items():
