@@ -87,11 +87,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(LONG_SECONDS))
         return
     long = [item for item in items if "slow" in item.keywords]
-    if len(long) < len(items):
+    short = [item for item in items if "slow" not in item.keywords]
+    if short:
         config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if "slow" not in item.keywords]
-    for item in long:  # of a run that has no others: it says how to run them
-        item.add_marker(pytest.mark.skip(reason="a long loop; run with --slow"))
+        items[:] = short
+    else:  # it says how to run them
+        for item in long:
+            item.add_marker(pytest.mark.skip(reason="a long loop; run with --slow"))
 
 
 def pytest_collection_finish() -> None:

@@ -37,7 +37,8 @@ def judge_all(
     left = list(numbers)
     with tempfile.TemporaryFile() as stacks:
         while left:
-            stacks.truncate(0)
+            stacks.seek(0)  # children share the place in the file
+            stacks.truncate()
             ended = in_child(lambda say, listed=tuple(left): _judge(say, listed, judge, prepare, stacks))  # type: ignore[misc]
             at = left[0]
             for number, what, told in ended.said:

@@ -3,7 +3,6 @@
 import signal
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,7 +51,7 @@ def test_a_start_fails_or_succeeds(name: str, begin: Callable[[int], None]) -> N
         assert (more < 1 << 31) == ("can't start new thread" in outcome), (more, outcome)
 
 
-def test_requests_whose_thread_could_not_begin_are_tried_again(tmp_path: Path) -> None:
+def test_requests_whose_thread_could_not_begin_are_tried_again() -> None:
     async def answer() -> int:
         return 3
 

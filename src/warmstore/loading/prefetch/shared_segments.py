@@ -105,7 +105,7 @@ class WorkerSegments:
     def shares(self, tensor: Any) -> bool:
         """Move a tensor to shared memory. Returns whether there was enough."""
         try:
-            self._check_descriptors()
+            self._count_descriptors()
             tensor.share_memory_()
         except RuntimeError as error:
             self._tell(error)
@@ -130,19 +130,22 @@ class WorkerSegments:
         else:
             self._drop(free)
             try:
-                self._check_descriptors()
+                self._count_descriptors()
                 memory = self._new(nbytes)
             except RuntimeError as error:
                 self._tell(error)
                 return None
         return np.asarray(_Lent(memory, nbytes, by_flag=False))
 
-    def _check_descriptors(self) -> None:
-        """Raise RuntimeError if so few descriptors are left that sending a tensor could need more.
+    def _count_descriptors(self) -> None:
+        """Count one more tensor to send. Raise RuntimeError if so few descriptors are left that this could need more.
 
         Without one, the thread of multiprocessing that hands them out tries again and again, and the consumer waits.
         """
-        lowest = os.dup(0)
+        try:
+            lowest = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise RuntimeError("no descriptors of open files are left") from error
         os.close(lowest)
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if lowest + _SPARE + 2 * self._to_send > limit:

@@ -1,6 +1,6 @@
 """Where the buffers of a record batch lie: the layout that its Arrow header holds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +14,13 @@ from warmstore.storage.array_types import Bytes
 class Layout:
     """The byte offsets and sizes of a batch's buffers in its body, in the order of `Batches.slots`.
 
-    validity: the byte offsets of the validity bits of columns in which a record has no value, by the column's first
-    buffer.
+    validity: the byte offset of the validity bits of a column in which a record has no value, at the column's first
+    buffer; else -1.
     """
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
-    validity: Mapping[int, int]
+    validity: tuple[int, ...]
 
 
 def batch_layout(
@@ -53,4 +53,4 @@ def batch_layout(
     if any(not 0 <= offset <= offset + size <= body for offset, size in (*places, *validity.values())):
         return None
     offsets, sizes = zip(*places, strict=True) if places else ((), ())
-    return Layout(offsets, sizes, {slot: offset for slot, (offset, _) in validity.items()})
+    return Layout(offsets, sizes, tuple(validity.get(slot, (-1, 0))[0] for slot in range(len(places))))

@@ -363,7 +363,7 @@ class Batches:
         kinds, first, which = np.unique(added["header_hash"], return_index=True, return_inverse=True)
         offsets = np.zeros((len(kinds), len(self._widths)), np.int64)
         lengths = np.zeros_like(offsets)
-        validity = {slot: np.full(len(kinds), -1, np.int64) for slot in self._validity}
+        validity = np.full_like(offsets, -1)
         for number, header_hash in enumerate(kinds.tolist()):
             layout = self._layouts.get(header_hash)
             if layout is None:
@@ -379,16 +379,15 @@ class Batches:
             else:
                 offsets[number] = layout.offsets
                 lengths[number] = layout.sizes
-                for slot, start in layout.validity.items():
-                    validity.setdefault(slot, np.full(len(kinds), -1, np.int64))[number] = start
+                validity[number] = layout.validity
         slots = np.array([self.chunks.slots.get(chunk, 0) for chunk in chunks], np.int64)
         bodies = slots * self.space.slot + (added["offset"] + added["header"]).astype(np.int64)
         for slot, width in enumerate(self._widths):
             address = bodies + offsets[which, slot] - firsts * width
             self._address[slot][part] = np.where(readable, address, _UNREADABLE)
             self._size[slot][part] = lengths[which, slot]
-        for slot, of_kinds in validity.items():
-            starts = of_kinds[which]
+        for slot in {*self._validity, *np.flatnonzero((validity >= 0).any(axis=0)).tolist()}:
+            starts = validity[which, slot]
             if slot not in self._validity:
                 self._validity[slot] = np.full(len(self._table["chunk"]), -1, np.int64)
             self._validity[slot][part] = np.where(readable & (starts >= 0), bodies + starts, -1)
