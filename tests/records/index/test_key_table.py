@@ -42,14 +42,14 @@ class Memory:
         self.counts = np.zeros(PARTITIONS, np.int64)
         self.words = np.zeros(buckets * BUCKET, np.uint64)
         self.buckets = 1
-        self.table = KeyTable(self.directory, self.counts, self.words, lambda: self.buckets, self.allocate)
+        self.table = KeyTable(self.directory, self.counts, self.words, lambda: self.buckets)
 
     def allocate(self, buckets: int) -> None:
         assert self.buckets <= buckets <= len(self.words) // BUCKET
         self.buckets = buckets
 
     def insert(self, prints: Any, values: Any) -> None:
-        self.table.insert(with_fingerprints(prints), np.array(values, np.int64))
+        self.table.insert(with_fingerprints(prints), np.array(values, np.int64), self.allocate)
         assert not self.words[:BUCKET].any()  # bucket 0 belongs to nobody
         assert self.table.is_sound(int(self.counts.sum()))
 
@@ -131,10 +131,10 @@ def test_keys_are_found_while_their_partitions_move_and_their_places_are_taken()
     prints = rng.integers(1, 1 << 58, 60_000, np.uint64)  # 64 partitions, which move often
     keys, rows = with_fingerprints(prints), np.arange(len(prints))
     stored, misses = [200], list[Any]()
-    memory.table.insert(Keys(keys.halves[:200], False), rows[:200])
+    memory.table.insert(Keys(keys.halves[:200], False), rows[:200], memory.allocate)
 
     def look() -> None:
-        reader = KeyTable(memory.directory, memory.counts, memory.words, lambda: memory.buckets, memory.allocate)
+        reader = KeyTable(memory.directory, memory.counts, memory.words, lambda: memory.buckets)
         while (count := stored[0]) < len(prints):
             found, _ = reader.lookup(Keys(keys.halves[:count], False), len(prints))
             if not np.array_equal(found, rows[:count]):
@@ -145,7 +145,9 @@ def test_keys_are_found_while_their_partitions_move_and_their_places_are_taken()
         reader.start()
     try:
         for first in range(200, len(prints), 100):
-            memory.table.insert(Keys(keys.halves[first : first + 100], False), rows[first : first + 100])
+            memory.table.insert(
+                Keys(keys.halves[first : first + 100], False), rows[first : first + 100], memory.allocate
+            )
             stored[0] = first + 100
     finally:
         stored[0] = len(prints)
@@ -209,7 +211,7 @@ def test_keys_are_spread() -> None:
         assert counts.min() > 0.8 * (1 << 16) / 16
     alike = Keys(np.array([[7, 7]], np.uint64), False)  # both halves alike mix to nothing, which is no fingerprint
     memory = Memory()
-    memory.table.insert(alike, np.array([5]))
+    memory.table.insert(alike, np.array([5]), memory.allocate)
     assert memory.table.lookup(alike, 6)[0].tolist() == [5]
     assert memory.lookup([1]) == [5]
 
@@ -222,7 +224,7 @@ def test_whether_all_are_there_below_a_limit(rows: list[int], limit: int, expect
     memory = Memory()
     keys = with_fingerprints([1 << 52, 2 << 52])
     if rows:
-        memory.table.insert(Keys(keys.halves[: len(rows)], False), np.array(rows))
+        memory.table.insert(Keys(keys.halves[: len(rows)], False), np.array(rows), memory.allocate)
     else:
         keys = Keys(keys.halves[:0], False)
     found, are_all = memory.table.lookup(keys, limit)
@@ -233,7 +235,7 @@ def test_whether_all_are_there_below_a_limit(rows: list[int], limit: int, expect
 def test_small_ints_are_looked_for_in_the_direct_table_first() -> None:
     memory = Memory()
     keys = as_keys([0, 1, 2, 3, -1, "0"])
-    memory.table.insert(keys, np.arange(6) + 100)
+    memory.table.insert(keys, np.arange(6) + 100, memory.allocate)
     direct = np.array([1, 0, 3, 9, 9], np.int64)
     found, _ = memory.table.lookup(keys, 0, direct, 3)
     assert found.tolist() == [0, 101, 2, 103, 104, 105]
@@ -242,10 +244,10 @@ def test_small_ints_are_looked_for_in_the_direct_table_first() -> None:
 def test_another_process_made_the_table_larger() -> None:
     memory = Memory()
     memory.insert([1, 2], [0, 1])
-    reader = KeyTable(memory.directory, memory.counts, memory.words, lambda: memory.buckets, memory.allocate)
+    reader = KeyTable(memory.directory, memory.counts, memory.words, lambda: memory.buckets)
     keys = with_fingerprints(np.random.default_rng(0).integers(1, 1 << 63, 3000, np.uint64))
     for first in range(0, 3000, 500):
         part = Keys(keys.halves[first : first + 500], False)
-        memory.table.insert(part, np.arange(first, first + 500))
+        memory.table.insert(part, np.arange(first, first + 500), memory.allocate)
         assert reader.lookup(part, 3000)[1]
     assert reader.lookup(keys, 3000)[0].tolist() == list(range(3000))

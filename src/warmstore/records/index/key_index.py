@@ -236,11 +236,11 @@ class KeyIndex:
             if near.all():
                 opened.rows[numbers] = values + 1
             elif not near.any():
-                opened.table.insert(keys, values)
+                opened.table.insert(keys, values, self._allocate)
             else:
                 opened.rows[numbers[near]] = values[near] + 1
                 far = np.flatnonzero(~near)
-                opened.table.insert(keys.take(far), values[far])
+                opened.table.insert(keys.take(far), values[far], self._allocate)
             self._write_header(covered=last)
 
     def _direct_room(self, keys: Keys, rows: int) -> int:
@@ -290,7 +290,7 @@ class KeyIndex:
             direct = GrowableMmap(self._direct_path, self._files, minimum=_PAGE, write=write)
         except (FileNotFoundError, ValueError):
             return False
-        opened = _Opened.over(table, direct, self._allocate)
+        opened = _Opened.over(table, direct)
         header = opened.header[0]
         same_boot = bytes(header["boot"]) == boot_id()
         good = (
@@ -327,7 +327,7 @@ class KeyIndex:
                 table = GrowableMmap(drafts[0], self._files, create=first, room=most)
                 direct = GrowableMmap(drafts[1], self._files, create=_PAGE, room=most)
             direct.memory[:8].view(np.int64)[0] = token
-            self._opened = _Opened.over(table, direct, self._allocate)
+            self._opened = _Opened.over(table, direct)
             store, generation = self._identity
             fixed = {"magic": _MAGIC, "store": store, "generation": generation, "token": token, "boot": boot_id()}
             self._write_header(**fixed, buckets=_FIRST_BUCKETS)
@@ -384,7 +384,7 @@ class _Opened:
         return min(int(self.direct.item()), len(self.rows))
 
     @classmethod
-    def over(cls, table: GrowableMmap, direct: GrowableMmap, allocate: Callable[[int], None]) -> "_Opened":
+    def over(cls, table: GrowableMmap, direct: GrowableMmap) -> "_Opened":
         memory = table.memory
         whole = (len(memory) - _BUCKETS) // _BUCKET_BYTES * _BUCKET_BYTES
         header = memory[: HEADER.itemsize].view(HEADER)
@@ -399,7 +399,6 @@ class _Opened:
                 memory[_COUNTS:_BUCKETS].view(np.int64),
                 memory[_BUCKETS : _BUCKETS + whole].view(np.uint64),
                 lambda: int(header["buckets"][0]),
-                allocate,
             ),
         )
 

@@ -23,6 +23,8 @@ BUCKET = 2 * SLOTS  # words: fingerprints, then rows
 _FULL = 0.4 * 2 ** (np.arange(PARTITIONS) / PARTITIONS)
 _NOTHING = np.zeros(0, np.int64)
 
+Allocate = Callable[[int], None]
+
 
 class KeyTable:
     """A view on a table's memory.
@@ -31,7 +33,7 @@ class KeyTable:
         directory: int64 [PARTITIONS], 0 for an empty partition, else its first bucket << 8 | log2 of its buckets.
         counts: int64 [PARTITIONS], keys in each partition.
         words: uint64, the memory of the buckets; may be longer than the allocated ones. Bucket 0 stays empty.
-        allocated: returns the number of buckets. `allocate(n)` enlarges it to n.
+        allocated: returns the number of buckets.
     """
 
     def __init__(
@@ -40,13 +42,11 @@ class KeyTable:
         counts: Int64,
         words: UInt64,
         allocated: Callable[[], int],
-        allocate: Callable[[int], None],
     ) -> None:
         self._directory = directory
         self._counts = counts
         self._words = words
         self._allocated = allocated
-        self._allocate = allocate
         self._known = 0  # a known number of buckets; their number never falls
 
     def is_sound(self, keys: int) -> bool:
@@ -133,11 +133,16 @@ class KeyTable:
         self._known = min(self._allocated(), len(self._words) // BUCKET)  # others may map more than this process
         return self._known if self._known > known else 0
 
-    def insert(self, keys: Keys, rows: Int64) -> None:
-        """Add keys, or replace the rows of known ones. Of equal keys the last one counts."""
+    def insert(self, keys: Keys, rows: Int64, allocate: Allocate) -> None:
+        """Add keys, or replace the rows of known ones. Of equal keys the last one counts.
+
+        Args:
+            allocate: enlarges the memory to a number of buckets. The table does not keep it: its owner would then be
+                part of a cycle, and keep a replaced index mapped until a garbage collection.
+        """
         coming = np.zeros(PARTITIONS, np.int64)
         floor.count_partitions(keys.halves, coming)
-        self._make_room(coming)
+        self._make_room(coming, allocate)
         halves, rows = np.ascontiguousarray(keys.halves), np.ascontiguousarray(rows)
         while len(rows):
             added = floor.insert(self._directory, self._counts, self._words, self._allocated(), halves, rows)
@@ -146,9 +151,9 @@ class KeyTable:
                 coming[:] = 0
                 floor.count_partitions(halves[:1], coming)
                 crowded = np.flatnonzero(coming)
-                self._grow(crowded, (self._directory[crowded] & 0xFF) + 1)
+                self._grow(crowded, (self._directory[crowded] & 0xFF) + 1, allocate)
 
-    def _make_room(self, coming: Int64) -> None:
+    def _make_room(self, coming: Int64, allocate: Allocate) -> None:
         expected = self._counts + coming
         levels = np.where(self._directory > 0, self._directory & 0xFF, -1)
         capacity = np.where(levels >= 0, SLOTS << np.maximum(levels, 0), 0)
@@ -156,13 +161,13 @@ class KeyTable:
         if not len(small):
             return
         needed = np.ceil(np.log2(np.maximum(expected[small] / (SLOTS * _FULL[small]), 1)))
-        self._grow(small, np.maximum(needed.astype(np.int64), 0))
+        self._grow(small, np.maximum(needed.astype(np.int64), 0), allocate)
 
-    def _grow(self, partitions: Int64, levels: Int64) -> None:
+    def _grow(self, partitions: Int64, levels: Int64, allocate: Allocate) -> None:
         """Copy partitions into 2**level free buckets each, then publish their new places."""
         starts, end = self._free(np.int64(1) << levels)
         if end > self._allocated():
-            self._allocate(end)
+            allocate(end)
         if not floor.grow(self._directory, self._words, self._allocated(), partitions, starts << 8 | levels):
             raise OSError(errno.EIO, "the key index is damaged; remove it and it is rebuilt")
 
