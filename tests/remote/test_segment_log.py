@@ -1,6 +1,7 @@
 """Segment logs: many writers, folds at once, damage, forged names, and the requests of each."""
 
 import random
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ import pytest
 from tests.remote.memory import Count, MemoryObjects
 from tests.slow import either, thinned
 
-from warmstore.errors import NotTrusted
+from warmstore.errors import Damaged, NotTrusted
+from warmstore.remote import segment_bundles
 from warmstore.remote.mirror import Mirror
+from warmstore.remote.segment_bundles import Bundle, Segment, bundle_bytes, segment_bytes
 from warmstore.remote.segment_log import LogState, SegmentLog
 from warmstore.remote.segment_names import Checksums, LogName, Signatures, hash_of
 from warmstore.remote.signing import Keyring, SigningKey
@@ -237,3 +240,17 @@ def test_packs_stay_few(objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch)
     (head,) = (bundle for _, bundle in host.read().heads)
     assert 1 < len(head.packs) < 20
     assert sent < 20 * 600 * 200
+
+
+def test_reading_a_bundle_takes_the_memory_of_what_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    segment = segment_bytes(b"x" * 5000)
+    data = bundle_bytes([(Segment.parse(Checksums().name("s", segment), segment), 0)])
+    tracemalloc.start()
+    try:
+        assert [segment.payload for segment, _ in Bundle.parse(data, "a head").segments] == [b"x" * 5000]
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    monkeypatch.setattr(segment_bundles, "_MOST_UNPACKED", 5000)
+    with pytest.raises(Damaged, match="unpacks to more than 5,000 bytes"):
+        Bundle.parse(data, "a head")

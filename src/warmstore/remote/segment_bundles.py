@@ -20,6 +20,8 @@ FORMAT = 1
 MOST = 256 << 20
 """The most bytes of a segment, a head or a pack."""
 _MOST_UNPACKED = 1 << 30
+_LONGEST_LINE = 64 << 20
+_PIECE = 1 << 20
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -68,9 +70,9 @@ class Bundle:
         """Segments that do not match their names are left out. Raises Damaged for bytes that are no bundle, and
         NewerFormat."""
         try:
-            unpacked = memoryview(zstandard.ZstdDecompressor().stream_reader(data).read(_MOST_UNPACKED))
-            end = bytes(unpacked[: 64 << 20]).index(b"\n")
-            header = json.loads(bytes(unpacked[:end]))
+            unpacked = _unpacked(data)
+            end = unpacked.index(b"\n", 0, _LONGEST_LINE)
+            header = json.loads(unpacked[:end])
             if int(header["format"]) > FORMAT:
                 raise NewerFormat.of(what, header["format"], FORMAT)
             heads = frozenset(str(text) for text in header["heads"])
@@ -82,7 +84,7 @@ class Bundle:
             raise Damaged(f"{what} is no list of segments: {error}") from None
         at, segments, problems = end + 1, [], []
         for name, length, depth in listed:
-            part, at = bytes(unpacked[at : at + length]), at + length
+            part, at = unpacked[at : at + length], at + length
             try:
                 if name is None:
                     raise Damaged(f"{what} lists a segment without a name")
@@ -104,6 +106,22 @@ def bundle_bytes(
     }
     parts = [json.dumps(header).encode(), b"\n", *(segment.data for segment, _ in segments)]
     return zstandard.ZstdCompressor(level=3).compress(b"".join(parts))
+
+
+def _unpacked(data: bytes) -> bytes:
+    """The content of a bundle. In pieces: one read of the most there may be would allocate as much.
+
+    Raises:
+        ValueError: there is more.
+    """
+    pieces, size = [], 0
+    with zstandard.ZstdDecompressor().stream_reader(data) as reader:
+        while piece := reader.read(_PIECE):
+            size += len(piece)
+            if size > _MOST_UNPACKED:
+                raise ValueError(f"it unpacks to more than {_MOST_UNPACKED:,} bytes")
+            pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _hash(text: object) -> str:
