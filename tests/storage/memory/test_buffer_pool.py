@@ -74,7 +74,27 @@ def test_what_is_kept_is_bounded() -> None:
     recycler = BufferPool(kept=4 * LARGE)
     arrays = [recycler.take(LARGE) for _ in range(16)]
     del arrays
-    assert sum(map(len, recycler._free)) <= 4 * LARGE
+    assert sum(len(free) for free, _ in recycler._free) <= 4 * LARGE
+
+
+def test_sizes_that_are_over_are_not_kept() -> None:
+    """A program whose results change their sizes, or a validation with larger ones, has memory for those of now."""
+    recycler = BufferPool()
+    for length in range(LARGE, 40 * LARGE, LARGE):
+        recycler.take(length)
+    for _ in range(100):
+        recycler.take(LARGE)
+    assert sum(len(free) for free, _ in recycler._free) < 3 * LARGE
+
+
+def test_two_sizes_in_turn_both_serve_again() -> None:
+    recycler = BufferPool()
+    places = set()
+    for step in range(500):
+        array = recycler.take(LARGE if step % 11 else 4 * LARGE)
+        places.add(address(array))
+        del array
+    assert len(places) == 2
 
 
 def test_small_arrays_are_left_to_numpy() -> None:

@@ -22,6 +22,8 @@ LARGE = 1 << 20
 """The least bytes of a pooled block. The allocator keeps smaller blocks itself."""
 
 _KEPT = 128 << 20
+_IDLE = 64
+"""Calls of `take` after which a free block is dropped that none of them could use: results of this size are over."""
 
 
 class Lease:
@@ -38,11 +40,12 @@ class Lease:
 
 
 class BufferPool:
-    """Free blocks of memory, at most `kept` bytes. Safe to use from several threads."""
+    """Free blocks of memory that were used lately, at most `kept` bytes. Safe to use from several threads."""
 
     def __init__(self, kept: int = _KEPT) -> None:
         self._kept = kept
-        self._free: list[Bytes] = []
+        self._free: list[tuple[Bytes, int]] = []  # and the number of calls before, oldest first
+        self._calls = 0
         self._lock = threading.Lock()
 
     def take(self, length: int) -> Bytes:
@@ -52,9 +55,12 @@ class BufferPool:
         block = None
         with self._lock:
             # The smallest block that is large enough, but at most twice as large as needed.
-            fitting = [at for at, free in enumerate(self._free) if length <= len(free) <= 2 * length]
+            fitting = [at for at, (free, _) in enumerate(self._free) if length <= len(free) <= 2 * length]
             if fitting:
-                block = self._free.pop(min(fitting, key=lambda at: len(self._free[at])))
+                block, _ = self._free.pop(min(fitting, key=lambda at: len(self._free[at][0])))
+            self._calls += 1
+            while self._free and self._calls - self._free[0][1] > _IDLE:
+                self._free.pop(0)
         if block is None:
             try:
                 # A quarter more, for a larger batch: untouched pages cost nothing.
@@ -69,8 +75,8 @@ class BufferPool:
         """Return a block to the pool, unless the pool is full."""
         # Without waiting: the garbage collector may call this in a thread that holds the lock, or in a forked child.
         if self._lock.acquire(blocking=False):
-            self._free.append(block)
-            while sum(map(len, self._free)) > self._kept:
+            self._free.append((block, self._calls))
+            while sum(len(free) for free, _ in self._free) > self._kept:
                 self._free.pop(0)
             self._lock.release()
 
