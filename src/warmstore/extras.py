@@ -1,6 +1,7 @@
 """Optional packages: which extra of warmstore brings each, and what stands in for a name that needs a missing one."""
 
 import importlib
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from warmstore.errors import NotInstalled
@@ -62,23 +63,28 @@ def is_of_extra(error: ImportError) -> bool:
 class _StandIn(type):
     """The class of classes that raise `NotInstalled` when they are called, subclassed, or asked for an attribute."""
 
-    _error: NotInstalled
+    _error: Callable[[], NotInstalled]
 
     def __call__(cls, *args: Any, **options: Any) -> NoReturn:
-        raise cls._error
+        raise cls._error()
 
     def __getattr__(cls, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)  # `inspect` and `copy` ask
-        raise cls._error
+        raise cls._error()
 
 
 def stand_in(name: str, error: ImportError) -> Any:
     """What a public name is while a package that it needs is missing: it can be imported, and not used."""
 
-    def refuse(cls: Any, /, **options: Any) -> NoReturn:
-        raise failure
-
     failure = not_installed(f"warmstore.{name}", error)
-    members = {"_error": failure, "__doc__": str(failure), "__init_subclass__": classmethod(refuse)}
+    message, package = str(failure), failure.name
+
+    def missing() -> NotInstalled:  # a new one each time: what is raised keeps the frames of its callers
+        return NotInstalled(message, name=package)
+
+    def refuse(cls: Any, /, **options: Any) -> NoReturn:
+        raise missing()
+
+    members = {"_error": missing, "__doc__": message, "__init_subclass__": classmethod(refuse)}
     return _StandIn(name, (), members)

@@ -115,18 +115,18 @@ def claim(
     if not draft.folder.exists():
         return draft
     hold(draft.folder, stack)
-    foreign = StoreExists(f"{draft.folder} is no draft of a conversion, and a conversion needs this name. Move it away")
+    foreign = f"{draft.folder} is no draft of a conversion, and a conversion needs this name. Move it away"
     try:
         manifest = read_manifest(draft.folder, Files())
     except NotAStore:
         if any(draft.folder.iterdir()):
-            raise foreign from None
+            raise StoreExists(foreign) from None
         draft.discard()
     except (Damaged, NewerFormat):
         draft.discard()
     else:
         if not isinstance(manifest.metadata.get(CONVERTED), dict):
-            raise foreign
+            raise StoreExists(foreign)
         if _mismatch(draft.folder, manifest, made_from):
             draft.discard()
         else:
@@ -162,14 +162,14 @@ def hold(folder: Path, stack: contextlib.ExitStack) -> None:
         StoreExists: another process has locked or renamed the folder.
     """
     files = Files()
-    busy = StoreExists(f"another process is converting into {folder}; wait for it, or name another folder")
+    busy = f"another process is converting into {folder}; wait for it, or name another folder"
     try:
         descriptor = files.open(folder)
     except FileNotFoundError:
-        raise busy from None
+        raise StoreExists(busy) from None
     stack.callback(files.close, descriptor)
     if not files.lock(descriptor, wait=False) or not is_at(descriptor, folder):
-        raise busy
+        raise StoreExists(busy)
 
 
 def remove(draft: Path) -> None:

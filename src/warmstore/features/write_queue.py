@@ -136,8 +136,11 @@ class WriteBehindQueue:
         with self._changed:
             # Earlier failures are written now, unless their blocks were dropped.
             lost, self._lost, self._error = self._lost, None, None
-        if lost is not None:
-            raise lost
+        try:
+            if lost is not None:
+                raise lost
+        finally:
+            del lost  # else it would keep this frame, and those of the callers
 
     def stop(self) -> None:
         """End the thread. Pending blocks stay."""
@@ -161,8 +164,11 @@ class WriteBehindQueue:
     def _raise_locked(self) -> None:
         error, self._error = self._error, None
         self._lost = None
-        if error is not None:
-            raise error
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # as above
 
     def waiting(self) -> list[Block]:
         """The pending blocks, oldest first."""

@@ -368,9 +368,12 @@ class Objects:
             raise
         except Exception as error:
             failure = self._without_secrets(error, failed)
-        if failure is not None:
-            self.breaker.failed()
-            raise failure
+        try:
+            if failure is not None:
+                self.breaker.failed()
+                raise failure
+        finally:
+            del failure  # else it would keep this frame, and those of the callers
         self.breaker.succeeded()
         return result
 

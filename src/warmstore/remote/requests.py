@@ -59,6 +59,8 @@ class Requests(Closeable):
         except BaseException:
             future.cancel()
             raise
+        finally:
+            del future  # else its error would keep this frame, and those of the callers
 
     @property
     def works_here(self) -> bool:

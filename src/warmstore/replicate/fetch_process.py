@@ -52,8 +52,11 @@ class FetchProcess:
             except BaseException:
                 self.close()  # an interrupt: the next answer would be that of this question
                 raise
-        if error is not None:
-            raise error
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # it would keep this frame, and those of the callers
 
     def _running(self) -> "subprocess.Popen[bytes]":
         if self._process is None:
@@ -100,7 +103,7 @@ def serve() -> None:
                 folder, pages, ahead = pickle.load(questions)
             except EOFError:
                 return
-            error: BaseException | None = None
+            error: Exception | None = None
             try:
                 source = files.block_source(folder)
                 for number in set((pages // PAGES).tolist()):
@@ -109,6 +112,7 @@ def serve() -> None:
             except Exception as raised:
                 error = raised
             pickle.dump(error, answers)
+            error = None
             answers.flush()
     finally:
         files.release()

@@ -103,20 +103,20 @@ def _is_behind(local: Local, part: Part, logs: Mapping[int, bytes], objects: Obj
     Raises:
         Diverged: neither continues the other.
     """
-    problem = Diverged(
+    problem = (
         f"{local.path} and {part.name} at {objects.location.url} were written to separately: one is a copy of the "
         "other. Remove the folder and pull"
     )
     if part.manifest.generation != local.manifest.generation:
         if part.manifest.generation > local.manifest.generation:
-            raise problem
+            raise Diverged(problem)
         return False
     for number, known in part.chunks.items():
         if number in logs and known.log != log_hash(logs[number]):
-            raise problem
+            raise Diverged(problem)
     unknown = part.chunks.keys() - set(local.entries["chunk"].tolist())
     if unknown and logs.keys() - part.chunks.keys():
-        raise problem
+        raise Diverged(problem)
     return bool(unknown)
 
 

@@ -44,7 +44,8 @@ class ThreadPrefetcher:
                 if not future.cancelled():
                     raise  # `make` raised it
                 raise Closed("the loader was closed while its `for` waited for a batch") from None
-            del future
+            finally:
+                del future  # its result is given away; its error would keep this frame, and those of the callers
             for following in islice(tasks, 1):
                 waiting.append((following, self._begin(make, following)))
             yield task, made

@@ -83,9 +83,12 @@ def read_manifest(folder: Path, files: Files) -> Manifest:
         if unreadable.errno != errno.EIO:
             raise
         error = Damaged(f"{path} cannot be read ({unreadable.strerror}); restore it from a copy")
-    copy = _read_copy(folder, files)
-    if copy is None:
-        raise error from None
+    try:
+        copy = _read_copy(folder, files)
+        if copy is None:
+            raise error from None
+    finally:
+        del error  # its traceback has this frame, and its callers' with what they hold
     _logger.warning("%s is missing or damaged; its copy is read. verify(repair=True) restores it", path)
     return copy
 
