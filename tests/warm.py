@@ -2,9 +2,10 @@
 
 `popen` and `run` take what `subprocess.Popen` and `subprocess.run` take. The interpreter has imported torch and
 warmstore, and has searched them for patches; it forks a child for each program. The child has the arguments,
-environment, folder and streams that it is given, runs the program as `__main__` and ends as an interpreter does. A fork
-does not show another seed of hashes, other addresses, and what happens while torch is imported. Tests of those start
-interpreters, and the long run of tests starts one for every program.
+environment, folder and streams that it is given, runs the program as `__main__` and ends as an interpreter does, but
+for the last step: it does not take its modules apart. A fork does not show another seed of hashes, other addresses, and
+what happens while torch is imported, or as the last objects go. Tests of those start interpreters, and the long run of
+tests starts one for every program.
 """
 
 import atexit
@@ -23,6 +24,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 import warnings
 from collections.abc import Callable, Sequence
@@ -275,6 +277,18 @@ def _become(task: int, streams: Sequence[int]) -> Callable[[], object]:
     return lambda: exec(compile(text, name, "exec", dont_inherit=True), vars(main))
 
 
+def _end(status: int) -> None:
+    """Wait for threads, call the functions of `atexit` and write what is buffered, as an interpreter does.
+
+    It would then take its modules apart, which takes a fork of one that has imported torch a quarter of a second.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status & 0xFF)
+
+
 if __name__ == "__main__":
     _BASE, _FILTERS = sys.path[1:], [*warnings.filters]
     sys.path[:] = _BASE
@@ -291,4 +305,10 @@ if __name__ == "__main__":
         _start = _become(*told.args)
     else:
         sys.exit()
-    _start()
+    try:
+        _start()
+    except SystemExit as _exit:
+        if not isinstance(_exit.code, int | None):
+            raise  # the interpreter says why
+        _end(_exit.code or 0)
+    _end(0)

@@ -44,8 +44,9 @@ def test_options_that_are_no_bools(option: str) -> None:
         ws.Pipeline(range(4)).step(plain, **{option: "no"})
 
 
-@pytest.mark.parametrize("data", [pipe, pipe.dataset()])
-def test_indices(data: Any) -> None:
+@pytest.mark.parametrize("is_dataset", [False, True])
+def test_indices(is_dataset: bool) -> None:
+    data: Any = pipe.dataset() if is_dataset else pipe
     assert data[np.int64(-1)] == 3
     with pytest.raises(TypeError, match=r"one integer; got slice\(2, 4, None\): for several samples use \[data\[at\]"):
         data[2:4]
