@@ -49,6 +49,7 @@ def test_a_program_sees_the_same(way: str, tmp_path: Path) -> None:
         ("", 0),
         ("import sys; sys.exit(3)", 3),
         ("import sys; sys.exit('said')", 1),
+        ("import io, sys; sys.stdout = io.StringIO(); sys.exit(3)", 3),
         ("raise ValueError('why')", 1),
         ("raise KeyboardInterrupt", -signal.SIGINT),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),

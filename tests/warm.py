@@ -284,8 +284,10 @@ def _end(status: int) -> None:
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if not isinstance(stream, io.TextIOWrapper):  # the program's: it may have its own way to end
+            return
+        stream.flush()
     os._exit(status & 0xFF)
 
 
@@ -308,7 +310,7 @@ if __name__ == "__main__":
     try:
         _start()
     except SystemExit as _exit:
-        if not isinstance(_exit.code, int | None):
-            raise  # the interpreter says why
-        _end(_exit.code or 0)
+        if isinstance(_exit.code, int | None):
+            _end(_exit.code or 0)
+        raise
     _end(0)

@@ -37,6 +37,7 @@ _PIECE = 256 << 10
 _AT_ONCE = 1 << 20  # bytes of a range that are taken as one piece
 _WATCHED = 32 << 10  # bytes of a piece if the flow of data is observed: many transfers share one connection
 _LIST = 1000
+_OF_A_FOLDER = 8  # concurrent requests of a folder
 _SLOWEST = 16 << 10  # least bytes a second of a transfer in either direction
 _LONGEST = 600  # characters of a message
 _REFUSED = re.compile(r"status code: 40[13]\b|ExpiredToken")
@@ -64,7 +65,7 @@ class Objects:
             {"endpoint": "https://minio.example.org", "region": "us-east-1"}; for HTTP {"headers": {...}}.
         anonymous: Sign no requests.
         limits: The limits of a request.
-        parallel: The most concurrent requests of `each`.
+        parallel: The most concurrent requests of `each`; fewer for a folder, where each takes a thread.
         at_exit: Close it at exit, or when it is collected. Otherwise the caller does, and calls `leave` in forked
             children.
 
@@ -85,7 +86,7 @@ class Objects:
     ) -> None:
         self.location = Location.parse(url)
         self.limits = limits or RequestLimits()
-        self.parallel = parallel
+        self.parallel = min(parallel, _OF_A_FOLDER) if self.location.kind == "file" else parallel
         self.breaker = CircuitBreaker(self.limits.failures, self.limits.cooldown)
         self._options = dict(options or {})
         obstore_package()
