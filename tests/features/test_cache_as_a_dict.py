@@ -271,6 +271,18 @@ class TestDeletion:
         cache.flush()
         assert list(cache) == [5]
 
+    def test_who_has_it_open_finds_what_comes_next(self, cache: Any, tmp_path: Path) -> None:
+        """At once, also where it is as many samples as were cleared."""
+        with ws.FeatureCache(tmp_path / "cache", "id") as other:
+            for turn in range(3):
+                cache.put_batch(range(8), np.full((8, 2), turn))
+                cache.flush()
+                found, missing = other.get_batch(range(8))
+                assert not len(missing)
+                assert (found == turn).all()
+                cache.clear()
+            assert other.get_batch(range(8))[1].tolist() == list(range(8))
+
     def test_with_max_size(self, tmp_path: Path) -> None:
         with ws.FeatureCache(tmp_path, "bounded", max_size="4MB") as cache:
             for at in range(20):

@@ -188,15 +188,20 @@ class IndexedStore(KeyedStore):
         index.catch_up(self.store._snapshot.rows)
 
     def see_others(self) -> bool:
-        """`refresh`; returns whether there were new rows, or rows that the index did not cover."""
-        covered, before = self.index.covered, self.store._snapshot.rows
+        """`refresh`; returns whether there were other rows, or rows that the index did not cover."""
+        covered, before = self.index.covered, self._state
         self.store.refresh()
         rows = self.store._snapshot.rows
         if covered > rows and self.store.mode == "a":
             self.catch_up()
             self.index.start_over(rows)  # a writer whose disk failed removed rows that the index has
         self.catch_up()
-        return rows != before or self.index.covered != covered
+        return self._state != before or self.index.covered != covered
+
+    @property
+    def _state(self) -> tuple[int, int]:
+        """The generation and its rows: a generation may have as many rows as the one before."""
+        return self.store._manifest.generation, self.store._snapshot.rows
 
     def extend(self, keys: Keys, rows: dict[str, EncodedRows]) -> None:
         """Add rows, which are pending until `flush`."""
