@@ -9,11 +9,15 @@ from tests.converting.common import holds, present, small_batches
 
 import warmstore as ws
 
-datasets: Any = pytest.importorskip("datasets")
+
+@pytest.fixture
+def datasets() -> Any:
+    """Imported only now: other tests fork processes, which are better small."""
+    return pytest.importorskip("datasets")
 
 
 @pytest.fixture
-def dataset(monkeypatch: pytest.MonkeyPatch) -> Any:
+def dataset(datasets: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     datasets.disable_progress_bars()
     small_batches(monkeypatch)
     features = datasets.Features(
@@ -71,7 +75,7 @@ def test_shuffles_and_selections_are_followed(dataset: Any, tmp_path: Path) -> N
         ws.convert(dataset.select(order[1:]), tmp_path / "store")
 
 
-def test_an_image_without_bytes_is_read_from_its_path(tmp_path: Path) -> None:
+def test_an_image_without_bytes_is_read_from_its_path(datasets: Any, tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"\xff\xd8 a file")
     features = datasets.Features({"image": datasets.Image(decode=False)})
     dataset = datasets.Dataset.from_dict({"image": [{"bytes": None, "path": str(tmp_path / "a.jpg")}]}, features)
@@ -79,7 +83,7 @@ def test_an_image_without_bytes_is_read_from_its_path(tmp_path: Path) -> None:
         holds(store, {"image": [memoryview(b"\xff\xd8 a file")]})
 
 
-def test_several_splits_are_not_one_source(dataset: Any, tmp_path: Path) -> None:
+def test_several_splits_are_not_one_source(datasets: Any, dataset: Any, tmp_path: Path) -> None:
     splits = datasets.DatasetDict({"train": dataset, "test": dataset})
     with pytest.raises(ws.UnknownFormat, match=r"source\['train'\]"):
         ws.convert(splits, tmp_path / "store")
@@ -106,7 +110,7 @@ def test_what_is_computed_on_access_is_refused(dataset: Any, tmp_path: Path) -> 
         ws.convert(dataset.with_format("numpy", dtype=np.float16), tmp_path / "store")
 
 
-def test_nulls_are_absent(tmp_path: Path) -> None:
+def test_nulls_are_absent(datasets: Any, tmp_path: Path) -> None:
     features = datasets.Features(
         {
             "x": datasets.Value("int32"),

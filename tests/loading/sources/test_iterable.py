@@ -6,7 +6,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pytest
 import torch
@@ -102,6 +101,7 @@ def test_what_is_iterable(tmp_path: Path) -> None:
         loader = ws.Loader(source, 3)
         for _ in range(2):
             assert numbers(loader) == list(range(10))
+    datasets = pytest.importorskip("datasets")
     streaming = datasets.Dataset.from_dict({"x": list(range(10)), "name": [f"{at}" for at in range(10)]})
     loader = ws.Loader(streaming.to_iterable_dataset().shuffle(seed=1, buffer_size=5), 4, to="torch")
     orders = [numbers(loader) for _ in range(2)]
