@@ -4,6 +4,7 @@ A cycle would keep files open and mapped, and with them the disk space of files 
 """
 
 import gc
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -170,6 +171,42 @@ def a_bad_sample_in_a_thread(folder: Path) -> None:
     [*ws.Loader(Broken(), 4, workers=2)]
 
 
+def a_loader_that_was_closed(folder: Path) -> None:
+    loader = ws.Loader(range(8), 4)
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    next(batches)
+
+
+def a_skipped_sample(folder: Path) -> None:
+    def decode(number: int) -> int:
+        raise ws.SampleSkipped(f"sample {number}")
+
+    ws.Pipeline(range(8)).step(decode).dataset()[3]
+
+
+def many_requests_that_fail(folder: Path) -> None:
+    with Objects("http://127.0.0.1:9/nobody", limits=RequestLimits(retries=0)) as remote:
+        remote.delete(["one", "two"])
+
+
+def a_push_of_a_damaged_chunk(folder: Path) -> None:
+    path = store_of(folder)
+    (chunk,) = path.rglob("*.arrow")
+    os.truncate(chunk, chunk.stat().st_size // 2)
+    with ws.RecordStore.open(path) as store:
+        store.push((folder / "remote").as_uri(), progress=False)
+
+
+def a_clone_of_a_damaged_remote(folder: Path) -> None:
+    with ws.RecordStore.open(store_of(folder)) as store:
+        store.push((folder / "remote").as_uri(), progress=False)
+    (head,) = (folder / "remote" / "heads").iterdir()
+    os.truncate(head, 100)
+    ws.RecordStore.clone((folder / "remote").as_uri(), folder / "clone", progress=False)
+
+
 @pytest.mark.parametrize(
     "fail",
     [
@@ -178,6 +215,11 @@ def a_bad_sample_in_a_thread(folder: Path) -> None:
         a_remote_that_does_not_answer,
         a_bad_sample,
         a_bad_sample_in_a_thread,
+        a_loader_that_was_closed,
+        a_skipped_sample,
+        many_requests_that_fail,
+        a_push_of_a_damaged_chunk,
+        a_clone_of_a_damaged_remote,
     ],
 )
 def test_an_error_does_not_keep_what_its_callers_hold(

@@ -50,6 +50,13 @@ def test_a_program_sees_the_same(way: str, tmp_path: Path) -> None:
         ("import sys; sys.exit(3)", 3),
         ("import sys; sys.exit('said')", 1),
         ("import io, sys; sys.stdout = io.StringIO(); sys.exit(3)", 3),
+        ("import io, sys; print('a'); sys.stdout = io.TextIOWrapper(io.BytesIO()); print('b')", 0),
+        ("import sys; sys.stdout.close()", 0),
+        (
+            "import atexit, sys, weakref\nclass A: pass\ndef main():\n    a = A()\n    r = weakref.ref(a)\n"
+            "    atexit.register(lambda: print(r()))\n    sys.exit(0)\nmain()",
+            0,
+        ),
         ("raise ValueError('why')", 1),
         ("raise KeyboardInterrupt", -signal.SIGINT),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),

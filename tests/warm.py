@@ -280,14 +280,16 @@ def _become(task: int, streams: Sequence[int]) -> Callable[[], object]:
 def _end(status: int) -> None:
     """Wait for threads, call the functions of `atexit` and write what is buffered, as an interpreter does.
 
-    It would then take its modules apart, which takes a fork of one that has imported torch a quarter of a second.
+    It would then take its modules apart, which takes a fork of one that has imported torch a quarter of a second. So a
+    file that a program has left open loses what is buffered.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
+    if sys.stdout is not sys.__stdout__ or sys.stderr is not sys.__stderr__:
+        return  # the program's own streams may have their own way to end
     for stream in (sys.stdout, sys.stderr):
-        if not isinstance(stream, io.TextIOWrapper):  # the program's: it may have its own way to end
-            return
-        stream.flush()
+        if not stream.closed:
+            stream.flush()
     os._exit(status & 0xFF)
 
 
@@ -307,10 +309,11 @@ if __name__ == "__main__":
         _start = _become(*told.args)
     else:
         sys.exit()
+    _status: Any = None
     try:
         _start()
     except SystemExit as _exit:
-        if isinstance(_exit.code, int | None):
-            _end(_exit.code or 0)
-        raise
-    _end(0)
+        _status = _exit.code
+    if isinstance(_status, int | None):  # outside of `except`: the error has the frames of the program
+        _end(_status or 0)
+    sys.exit(_status)

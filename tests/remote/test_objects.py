@@ -273,3 +273,21 @@ def test_data_that_trickles_in_is_seen_to_flow() -> None:
     assert got == bytes(160_000)
     assert sum(pieces) == 160_000
     assert len(pieces) >= 4 + 1
+
+
+def test_requests_of_a_folder_are_few_at_a_time(tmp_path: Path) -> None:
+    """Each has a thread of its own there."""
+    running, most = 0, 0
+
+    async def request(number: int) -> int:
+        nonlocal running, most
+        running, most = running + 1, max(most, running + 1)
+        await asyncio.sleep(0)
+        running -= 1
+        return number
+
+    for url, expected in ((tmp_path.as_uri(), 8), ("s3://bucket/prefix", 32)):
+        most = 0
+        with Objects(url) as objects:
+            assert objects.run(objects.each(request, range(100))) == list(range(100))
+        assert most == expected

@@ -397,9 +397,12 @@ class PipelineSource(Source):
 
 def _note(errors: dict[int, Exception] | None, place: int, error: SampleSkipped) -> None:
     """Record that a sample of a batch is skipped, or raise the error without `errors`."""
-    if errors is None:
-        raise error
-    errors[place] = cause_of(error)
+    try:
+        if errors is None:
+            raise error
+        errors[place] = cause_of(error)
+    finally:
+        del error  # else it would keep this frame, and those of the callers
 
 
 def _others(errors: dict[int, Exception] | None, count: int) -> Int64:

@@ -201,7 +201,8 @@ class IndexedStore(KeyedStore):
     @property
     def _state(self) -> tuple[int, int]:
         """The generation and its rows: a generation may have as many rows as the one before."""
-        return self.store._manifest.generation, self.store._snapshot.rows
+        generation = self.store._session.generation
+        return generation.manifest.generation, generation.snapshot.rows
 
     def extend(self, keys: Keys, rows: dict[str, EncodedRows]) -> None:
         """Add rows, which are pending until `flush`."""

@@ -308,10 +308,10 @@ class Objects:
         try:
             return await asyncio.gather(*tasks)
         except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _cancelled(tasks)
             raise
+        finally:
+            del tasks  # else the error of one would keep this frame, and those of the callers
 
     # Running
 
@@ -392,6 +392,13 @@ class Objects:
     async def _in_time(self, request: Awaitable[T]) -> T:
         async with asyncio.timeout(self.limits.request):
             return await request
+
+
+async def _cancelled(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel tasks, and wait for their ends."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _next(stream: AsyncIterator[T], seconds: float) -> T | None:

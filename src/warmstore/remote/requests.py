@@ -124,15 +124,20 @@ async def aside(function: Callable[..., T], *arguments: object) -> T:
     """The result of a function, called in a new thread. Executors accept no work at the exit of a program, when pending
     rows are pushed."""
     loop, result = asyncio.get_running_loop(), Future[T]()
+    Thread(target=_call_into, args=(result, function, *arguments), name="warmstore-aside", daemon=True).start()
+    try:
+        return await asyncio.wrap_future(result, loop=loop)
+    finally:
+        del result  # else its error would keep this frame, and those of the callers
 
-    def run() -> None:
-        try:
-            result.set_result(function(*arguments))
-        except BaseException as error:
-            result.set_exception(error)
 
-    Thread(target=run, name="warmstore-aside", daemon=True).start()
-    return await asyncio.wrap_future(result, loop=loop)
+def _call_into(result: Future[T], function: Callable[..., T], *arguments: object) -> None:
+    try:
+        result.set_result(function(*arguments))
+    except BaseException as error:
+        result.set_exception(error)
+    finally:
+        del result  # as above
 
 
 class _Used:

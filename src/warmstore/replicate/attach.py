@@ -84,7 +84,7 @@ def attach(
                     chunk, local_number = part.chunks[number].chunk, NOWHERE
                     try:
                         if isinstance(data, Damaged):
-                            raise data
+                            raise Damaged(str(data))  # `data` would keep this frame
                         assert chunk.sidecar is not None
                         sidecar = Sidecar.parse(data, chunk.sidecar, chunk.size)
                         with room(chunk.size) if room is not None else contextlib.nullcontext():

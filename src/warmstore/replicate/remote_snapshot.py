@@ -97,6 +97,19 @@ def read_heads(objects: Objects, *, mend: str | None = None) -> list[RemoteSnaps
         NewerFormat: a newer warmstore pushed the store.
         Diverged: two processes pushed the same store at once, to a remote that cannot refuse one of them.
     """
+    found, bad = _told_apart(objects, mend)
+    try:
+        if bad and not any(head.shared for head in found):
+            raise bad[0]
+        for error in map(str, bad):
+            _log.warning("%s; the part of this host is left out", error)
+    finally:
+        del bad  # else its errors would keep this frame, and those of the callers
+    return found
+
+
+def _told_apart(objects: Objects, mend: str | None) -> tuple[list[RemoteSnapshot], list[Damaged | NewerFormat]]:
+    """The newest states that can be read, and why others cannot."""
     newest = _newest(objects)
     heads = [head for of_store in newest.values() for head in of_store]
     read = dict(zip(heads, objects.run(objects.each(lambda head: _read(objects, head), heads)), strict=True))
@@ -108,11 +121,7 @@ def read_heads(objects: Objects, *, mend: str | None = None) -> list[RemoteSnaps
             found.append(_latest([snapshot for snapshot in snapshots if isinstance(snapshot, RemoteSnapshot)]))
         elif store != mend:
             bad.append(errors[0])
-    if bad and not any(head.shared for head in found):
-        raise bad[0]
-    for error in bad:
-        _log.warning("%s; the part of this host is left out", error)
-    return found
+    return found, bad
 
 
 def read_heads_at(objects: Objects, number: int) -> list[RemoteSnapshot]:
@@ -125,10 +134,7 @@ def read_heads_at(objects: Objects, number: int) -> list[RemoteSnapshot]:
     found = []
     for head in listed:
         if head.number == number:
-            read = objects.run(_read(objects, head))
-            if not isinstance(read, RemoteSnapshot):
-                raise read
-            found.append(read)
+            found.append(objects.run(_read_or_raise(objects, head)))
     return found
 
 
@@ -204,6 +210,16 @@ async def _read(objects: Objects, head: Numbered) -> RemoteSnapshot | Damaged | 
             if not left:
                 return error
     raise AssertionError
+
+
+async def _read_or_raise(objects: Objects, head: Numbered) -> RemoteSnapshot:
+    found = await _read(objects, head)
+    try:
+        if isinstance(found, RemoteSnapshot):
+            return found
+        raise found
+    finally:
+        del found  # as above
 
 
 async def _snapshot_of(objects: Objects, head: Numbered) -> RemoteSnapshot:

@@ -1,6 +1,5 @@
 """One part of a staged write: rows that one task writes to a folder of its own, which only a commit makes visible."""
 
-import asyncio
 import contextlib
 import json
 from collections.abc import Callable
@@ -156,7 +155,7 @@ def send_part(local: Local, objects: Objects, listed: str, files: Files) -> dict
             await objects.put_async(chunk.object, data[number])
             await objects.put_async(chunk.hashes_object, hashes)
 
-        await asyncio.gather(*map(send, data))
+        await objects.each(send, data)
         return names
 
     return objects.run(send_all())

@@ -89,12 +89,22 @@ def test_sizes_that_are_over_are_not_kept() -> None:
 
 def test_two_sizes_in_turn_both_serve_again() -> None:
     recycler = BufferPool()
-    places = set()
-    for step in range(500):
-        array = recycler.take(LARGE if step % 11 else 4 * LARGE)
-        places.add(address(array))
-        del array
-    assert len(places) == 2
+    for step in range(495):  # a large one in the end would be next
+        recycler.take(LARGE if step % 45 else 4 * LARGE)
+    assert sorted(len(free) for free, _ in recycler._free) == [LARGE + LARGE // 4, 5 * LARGE]
+
+
+def test_all_results_of_a_batch_serve_again() -> None:
+    """However many they are: the next batch is made before the last one is dropped."""
+    recycler = BufferPool(kept=1000 * LARGE)
+    before: set[int] = set()
+    batch: list[Any] = []
+    for turn in range(8):
+        batch = [recycler.take(LARGE) for _ in range(100)]
+        places = {address(array) for array in batch}
+        if turn > 2:
+            assert places <= before
+        before |= places
 
 
 def test_small_arrays_are_left_to_numpy() -> None:

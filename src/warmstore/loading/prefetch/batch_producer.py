@@ -26,11 +26,11 @@ class LoaderIteration:
         self.prefetcher: ThreadPrefetcher | None = None
         self.is_forked = False
         self.has_begun = False
-        self._reason: Exception | None = None
+        self._reason: tuple[type[Exception], str] | None = None
 
     def end(self, reason: str, kind: type[Exception] = RuntimeError) -> None:
         """Stop the threads, and make `check` raise."""
-        self._reason = kind(reason)
+        self._reason = kind, reason
         prefetcher, self.prefetcher = self.prefetcher, None
         if prefetcher is not None:
             prefetcher.close()
@@ -38,7 +38,8 @@ class LoaderIteration:
     def check(self) -> None:
         """Raise the reason if the iteration was ended."""
         if self._reason is not None:
-            raise self._reason
+            kind, reason = self._reason
+            raise kind(reason)
 
 
 class BatchProducer:

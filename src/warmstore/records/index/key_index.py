@@ -132,7 +132,8 @@ class KeyIndex:
     @property
     def covered(self) -> int:
         """Rows [0, covered) are in the index."""
-        return int(self._opened.header["covered"][0]) if self._opened is not None else 0
+        opened = self._opened
+        return int(opened.header["covered"][0]) if opened is not None else 0
 
     @property
     def nbytes(self) -> int:

@@ -23,7 +23,8 @@ LARGE = 1 << 20
 
 _KEPT = 128 << 20
 _IDLE = 64
-"""Calls of `take` after which a free block is dropped that none of them could use: results of this size are over."""
+"""Large results after which a free block is dropped that none of them has used; more where there are many blocks, since
+a batch may have many results."""
 
 
 class Lease:
@@ -59,7 +60,7 @@ class BufferPool:
             if fitting:
                 block, _ = self._free.pop(min(fitting, key=lambda at: len(self._free[at][0])))
             self._calls += 1
-            while self._free and self._calls - self._free[0][1] > _IDLE:
+            while self._free and self._calls - self._free[0][1] > max(_IDLE, 4 * len(self._free)):
                 self._free.pop(0)
         if block is None:
             try:
@@ -75,10 +76,12 @@ class BufferPool:
         """Return a block to the pool, unless the pool is full."""
         # Without waiting: the garbage collector may call this in a thread that holds the lock, or in a forked child.
         if self._lock.acquire(blocking=False):
-            self._free.append((block, self._calls))
-            while sum(len(free) for free, _ in self._free) > self._kept:
-                self._free.pop(0)
-            self._lock.release()
+            try:
+                self._free.append((block, self._calls))
+                while sum(len(free) for free, _ in self._free) > self._kept:
+                    self._free.pop(0)
+            finally:
+                self._lock.release()
 
 
 class Arena:
