@@ -202,7 +202,7 @@ def a_push_of_a_damaged_chunk(folder: Path) -> None:
 def a_clone_of_a_damaged_remote(folder: Path) -> None:
     with ws.RecordStore.open(store_of(folder)) as store:
         store.push((folder / "remote").as_uri(), progress=False)
-    (head,) = (folder / "remote" / "heads").iterdir()
+    (head,) = (path for path in (folder / "remote" / "heads").rglob("*") if path.is_file())
     os.truncate(head, 100)
     ws.RecordStore.clone((folder / "remote").as_uri(), folder / "clone", progress=False)
 

@@ -45,7 +45,7 @@ class BufferPool:
 
     def __init__(self, kept: int = _KEPT) -> None:
         self._kept = kept
-        self._free: list[tuple[Bytes, int]] = []  # and the number of calls before, oldest first
+        self._free: list[tuple[Bytes, int]] = []  # oldest first, each with the call after which it is dropped
         self._calls = 0
         self._lock = threading.Lock()
 
@@ -60,7 +60,7 @@ class BufferPool:
             if fitting:
                 block, _ = self._free.pop(min(fitting, key=lambda at: len(self._free[at][0])))
             self._calls += 1
-            while self._free and self._calls - self._free[0][1] > max(_IDLE, 4 * len(self._free)):
+            while self._free and self._free[0][1] < self._calls:
                 self._free.pop(0)
         if block is None:
             try:
@@ -77,7 +77,7 @@ class BufferPool:
         # Without waiting: the garbage collector may call this in a thread that holds the lock, or in a forked child.
         if self._lock.acquire(blocking=False):
             try:
-                self._free.append((block, self._calls))
+                self._free.append((block, self._calls + max(_IDLE, 4 * len(self._free))))
                 while sum(len(free) for free, _ in self._free) > self._kept:
                     self._free.pop(0)
             finally:
