@@ -1,6 +1,7 @@
 """Batches made by worker processes: the same, in order, with errors that arrive, and nobody left behind."""
 
 import os
+import signal
 import time
 from itertools import islice
 from pathlib import Path
@@ -190,3 +191,21 @@ def test_a_worker_whose_parent_has_died_ends() -> None:
     assert in_child(lambda say: _begin_worker(os.getpid(), 0)).code == 1
     assert well(in_child(lambda say: say(_begin_worker(os.getppid(), 0)))) == [None]
     assert well(in_child(lambda say: say(_begin_worker(None, 0)))) == [None]
+
+
+def test_a_worker_that_is_killed_during_a_close_is_no_error() -> None:
+    """Torch raises it in the main thread, wherever that stands."""
+    loader = ws.Loader(range(64), 4, processes=2)
+    next(iter(loader))
+    prefetcher: Any = loader._producer._pool
+    running = prefetcher._loader._iterator
+
+    def killed() -> None:
+        del running._shutdown_workers
+        os.kill(running._workers[0].pid, signal.SIGKILL)
+        time.sleep(0.5)
+        running._shutdown_workers()
+
+    running._shutdown_workers = killed
+    loader.close()
+    assert not any(worker.is_alive() for worker in running._workers)

@@ -120,6 +120,7 @@ class ProcessPrefetcher:
         loader, self._loader = self._loader, None
         running = getattr(loader, "_iterator", None)
         if running is not None:  # a `for` or a traceback may keep the iterator alive
+            _let_die(running)
             running._shutdown_workers()
             forget_segments([worker.pid for worker in running._workers])
 
@@ -127,9 +128,7 @@ class ProcessPrefetcher:
         """End the processes in the middle of their batches."""
         running = getattr(self._loader, "_iterator", None)
         if running is not None and running._worker_pids_set:
-            # Otherwise torch raises an error in the main thread for every process that a signal ends.
-            imported("torch.utils.data._utils.signal_handling")._remove_worker_pids(id(running))
-            running._worker_pids_set = False
+            _let_die(running)
             for worker in running._workers:
                 worker.terminate()
         self.close()
@@ -315,3 +314,10 @@ def _as_array(value: Any, name: str) -> Any:
     if isinstance(value, ReceivedArray):
         return value.array
     return value.tensor.numpy() if isinstance(value, _Shared) else value
+
+
+def _let_die(running: Any) -> None:
+    """Let torch raise no error in the main thread for a process that a signal ends: nobody needs it any more."""
+    if running._worker_pids_set:
+        imported("torch.utils.data._utils.signal_handling")._remove_worker_pids(id(running))
+        running._worker_pids_set = False
