@@ -11,9 +11,8 @@ from warmstore.storage.disk_usage import entries_below
 
 MEMORY = ("uss", "pss", "rss")
 COUNTED = ("descriptors", "threads", "mappings")
-GROWTH = {"uss": 1.05, "descriptors": 1.2, "threads": 1.5, "mappings": 1.1, "bytes": 1.1, "files": 1.1}
-"""How many times as much there may be in the end. Descriptors swing by a tenth with the generations that are read at a
-time; threads come and go with how slow the disk is."""
+GROWTH = {"uss": 1.05, "descriptors": 1.1, "threads": 1.5, "mappings": 1.1, "bytes": 1.1, "files": 1.1}
+"""How many times as much there may be in the end. Threads come and go with how slow the disk is."""
 MOST_THREADS = 100
 """Of a process at any time: those for a slow disk (32), and for remotes."""
 FOLDERS = ("store", "caches", "remote", "clone", "copies", "other")

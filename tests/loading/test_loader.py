@@ -525,7 +525,7 @@ def test_dropping_a_loader_ends_its_threads() -> None:
     loader = ws.Loader(np.arange(100), 2, workers=2)
     batches = iter(loader)
     next(batches)
-    assert ours()
+    assert 0 < len(ours()) <= 2  # the first one may have done the work of the second
     gone = weakref.ref(loader)
     del loader, batches
     assert gone() is None

@@ -112,7 +112,6 @@ def serve() -> None:
             except Exception as raised:
                 error = raised
             pickle.dump(error, answers)
-            error = None
             answers.flush()
     finally:
         files.release()
