@@ -1,7 +1,6 @@
 """Batches made by worker processes: the same, in order, with errors that arrive, and nobody left behind."""
 
 import os
-import signal
 import time
 from itertools import islice
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from tests.faults.children import in_child, well
 from tests.slow import unforked
 
 import warmstore as ws
-from warmstore.loading.prefetch.process_prefetcher import MOST, _begin_worker
+from warmstore.loading.prefetch.process_prefetcher import MOST
 
 pytestmark = pytest.mark.forks
 
@@ -184,28 +182,3 @@ def test_a_batch_that_cannot_be_sent_is_an_error_and_no_hang() -> None:
         assert np.concatenate([next(batches), next(batches)]).tolist() == list(range(10))
         with pytest.raises(Exception, match="pickle"):
             next(batches)
-
-
-def test_a_worker_whose_parent_has_died_ends() -> None:
-    """Torch's workers wait for ever if their parent dies before they have looked who it is."""
-    assert in_child(lambda say: _begin_worker(os.getpid(), 0)).code == 1
-    assert well(in_child(lambda say: say(_begin_worker(os.getppid(), 0)))) == [None]
-    assert well(in_child(lambda say: say(_begin_worker(None, 0)))) == [None]
-
-
-def test_a_worker_that_is_killed_during_a_close_is_no_error() -> None:
-    """Torch raises it in the main thread, wherever that stands."""
-    loader = ws.Loader(range(64), 4, processes=2)
-    next(iter(loader))
-    prefetcher: Any = loader._producer._pool
-    running = prefetcher._loader._iterator
-
-    def killed() -> None:
-        del running._shutdown_workers
-        os.kill(running._workers[0].pid, signal.SIGKILL)
-        time.sleep(0.5)
-        running._shutdown_workers()
-
-    running._shutdown_workers = killed
-    loader.close()
-    assert not any(worker.is_alive() for worker in running._workers)

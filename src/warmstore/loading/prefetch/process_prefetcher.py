@@ -8,7 +8,6 @@ import functools
 import multiprocessing
 import os
 import pickle
-import signal
 import time
 import warnings
 from collections import deque
@@ -16,16 +15,17 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from multiprocessing.reduction import ForkingPickler
-from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from warmstore.extras import imported
 from warmstore.loading.prefetch.batch_builder import BatchBuilder, Built, Task
+from warmstore.loading.prefetch.parent_death import begin_worker
 from warmstore.loading.prefetch.sent_objects import check_importable
 from warmstore.loading.prefetch.shared_memory import SHARED, torch_has
 from warmstore.loading.prefetch.shared_segments import ReceivedArray, forget_segments, start_worker
+from warmstore.loading.prefetch.worker_deaths import unwatched, watched, worker_context
 from warmstore.loading.values.ownership import without_views
 from warmstore.records.framework_arrays import mapped
 
@@ -35,9 +35,6 @@ _SECONDS = 4e-3  # to build the batches of one message, about, if they are small
 _BYTES = 4 << 20  # of the batches in one message, about, at most
 MOST = 8
 """Batches in one message, at most."""
-
-_BEFORE_QUEUES = -4
-"""Of what multiprocessing does at the end of a process: just before it waits for the threads of queues, at -5."""
 
 
 class _Message(NamedTuple):
@@ -83,8 +80,8 @@ class ProcessPrefetcher:
                 num_workers=workers,
                 prefetch_factor=-(-prefetch // workers),
                 persistent_workers=True,
-                worker_init_fn=functools.partial(_begin_worker, None if is_served else os.getpid()),
-                multiprocessing_context=start_method,
+                worker_init_fn=functools.partial(begin_worker, None if is_served else os.getpid()),
+                multiprocessing_context=worker_context(start_method),
                 generator=torch.Generator(),  # the default would draw from the program's generator
             )
 
@@ -97,9 +94,9 @@ class ProcessPrefetcher:
     def ahead(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Built], None, None]:
         """Yield every task with its batch, in order."""
         self._tasks.begin(tasks)
-        with _without_advice():
+        with _without_advice(), watched(self._loader):
             made = iter(self._loader)
-        for message in made:
+        while (message := self._next(made)) is not None:
             for note in message.notes:
                 warnings.warn(note, RuntimeWarning, stacklevel=5)
             if message.report is not None:
@@ -115,20 +112,24 @@ class ProcessPrefetcher:
             if not turn.tasks:
                 self._tasks.rounds.popleft()
 
+    def _next(self, made: Iterator[_Message]) -> _Message | None:
+        with watched(self._loader):
+            return next(made, None)
+
     def close(self) -> None:
         """End the processes, once they have finished their batches."""
         loader, self._loader = self._loader, None
         running = getattr(loader, "_iterator", None)
         if running is not None:  # a `for` or a traceback may keep the iterator alive
-            _let_die(running)
+            unwatched(running)
             running._shutdown_workers()
             forget_segments([worker.pid for worker in running._workers])
 
     def kill(self) -> None:
         """End the processes in the middle of their batches."""
         running = getattr(self._loader, "_iterator", None)
-        if running is not None and running._worker_pids_set:
-            _let_die(running)
+        if running is not None:
+            unwatched(running)
             for worker in running._workers:
                 worker.terminate()
         self.close()
@@ -238,32 +239,6 @@ class _Packed:
         return pickle.loads, (self._data,)
 
 
-def _begin_worker(parent: int | None, worker: int) -> None:
-    """Leave interrupts to the parent, and end if it has died meanwhile: torch looks later who the parent is, and then
-    only whether that changes.
-
-    Ctrl-C, and a notebook's interrupt, send SIGINT to workers, too. They end if the parent says so, or ends itself. The
-    handler is a function, and not SIG_IGN, which programs that a step starts would inherit.
-
-    A worker whose parent dies later ends without a wait for the batches that it has sent: nobody reads them, and the
-    pipe stays open, since other workers have it too.
-
-    Args:
-        parent: its process id; None if workers are children of a server.
-    """
-    signal.signal(signal.SIGINT, lambda number, frame: None)
-    if parent is None:
-        parent = os.getppid()
-    _end_without(parent)
-    Finalize(None, _end_without, args=(parent,), exitpriority=_BEFORE_QUEUES)
-
-
-def _end_without(parent: int) -> None:
-    """End this process if its parent has died."""
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 @contextmanager
 def _without_advice() -> Iterator[None]:
     with warnings.catch_warnings():
@@ -314,10 +289,3 @@ def _as_array(value: Any, name: str) -> Any:
     if isinstance(value, ReceivedArray):
         return value.array
     return value.tensor.numpy() if isinstance(value, _Shared) else value
-
-
-def _let_die(running: Any) -> None:
-    """Let torch raise no error in the main thread for a process that a signal ends: nobody needs it any more."""
-    if running._worker_pids_set:
-        imported("torch.utils.data._utils.signal_handling")._remove_worker_pids(id(running))
-        running._worker_pids_set = False
