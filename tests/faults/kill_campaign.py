@@ -8,6 +8,7 @@ Each kill has a supervisor, which is the parent of whatever the killed process l
 """
 
 import ctypes
+import faulthandler
 import logging
 import os
 import random
@@ -222,19 +223,28 @@ def _judge(story: Story, folder: Path, kills: list[Kill], whole: _Whole, result:
 
 def _supervise(story: Story, folder: Path, kill: Kill, seconds: float, say: Callable[[Any], None]) -> None:
     """Run a story in a child, which is killed. Says what is wrong, or whether it was killed and what it has said."""
+    stacks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open as long as this process
 
     def give_up(number: int, frame: object) -> NoReturn:
-        say(f"{HANG}: it, or what it has left behind, runs for {SECONDS} seconds")
+        for process in psutil.Process().children(recursive=True):
+            process.send_signal(signal.SIGALRM)
+        time.sleep(1)
+        stacks.seek(0)
+        say(f"{HANG}: it, or what it has left behind, runs for {SECONDS} seconds\n{stacks.read().decode()[-8000:]}")
         os.killpg(0, signal.SIGKILL)
         raise AssertionError
+
+    def run(tell: Callable[[Any], None]) -> None:
+        faulthandler.unregister(signal.SIGALRM)  # a parent may have registered it, before it was handled here
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        faulthandler.register(signal.SIGALRM, file=stacks, chain=True)
+        _run(story, folder, kill, seconds, tell)
 
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGALRM, give_up)
     signal.alarm(SECONDS)
-    ended = in_child(
-        lambda tell: _run(story, folder, kill, seconds, tell)
-    )  # until the last process has closed the pipe
+    ended = in_child(run)  # until the last process has closed the pipe
     while psutil.Process().children():
         os.waitpid(-1, 0)
     interrupted = "interrupted" in ended.said

@@ -114,7 +114,7 @@ def _collated(root: Path, telling: Telling) -> list[Any]:
                 assert (found == values(ids)).all()
                 _put(root, range(50 + ids[0] // 4, 51 + ids[0] // 4), telling)
             break
-        except (RuntimeError, ConnectionError) as error:
+        except (RuntimeError, ConnectionError, KeyError) as error:
             _check_that_a_worker_was_killed(error)
     return []
 
@@ -210,7 +210,8 @@ def _end_with(parent: int, worker: int) -> None:
 
 
 def _check_that_a_worker_was_killed(error: Exception) -> None:
-    if not any(words in str(error) for words in LOST):
+    """Torch's error may come where a thread is started, which then fails to clean up."""
+    if not any(words in f"{error} {error.__context__}" for words in LOST):
         raise error
 
 

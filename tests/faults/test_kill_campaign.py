@@ -1,12 +1,16 @@
 """Kills in stories of stores, caches and pipelines: some of those that `make torture` judges, and what it has found."""
 
+import os
+import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults import process_stories, record_cuts
-from tests.faults.kill_campaign import KillResult, campaign, kill_of, kind_of
+from tests.faults import kill_campaign, process_stories, record_cuts
+from tests.faults.children import in_child
+from tests.faults.kill_campaign import Kill, KillResult, campaign, kill_of, kind_of
 from tests.faults.power_campaign import Story
 from tests.faults.record_cuts import FIELDS, check_store, value
 from tests.faults.story_lists import KILLED
@@ -43,6 +47,23 @@ def test_all_kinds_of_kills_are_drawn() -> None:
     } <= alone
     several = {str(kill_of(process_stories.STORIES[0], 9, number)).split(" after")[0] for number in range(99)}
     assert several == {f"{name} to it" for name in ("SIGKILL", "SIGTERM", "SIGINT")} | {"SIGKILL to a child"}
+
+
+def leaves_a_child_behind(root: Path, telling: Any) -> list[Any]:
+    supervisor = os.getppid()
+    if not os.fork():
+        os.kill(supervisor, signal.SIGALRM)  # it has waited for long enough
+        time.sleep(600)
+    return [None]
+
+
+def test_a_hang_tells_where_it_stands(tmp_path: Path) -> None:
+    story = record_cuts.RecordStory(leaves_a_child_behind)
+    kill = Kill(None, is_torn=False, signal=signal.SIGTERM, part=1, child=False)
+    ended = in_child(lambda say: kill_campaign._supervise(story, tmp_path, kill, 600, say))
+    (said,) = ended.said
+    assert said.startswith("a hang")
+    assert "in leaves_a_child_behind" in said
 
 
 @pytest.mark.parametrize(
