@@ -25,7 +25,7 @@ from warmstore.loading.prefetch.parent_death import begin_worker
 from warmstore.loading.prefetch.sent_objects import check_importable
 from warmstore.loading.prefetch.shared_memory import SHARED, torch_has
 from warmstore.loading.prefetch.shared_segments import ReceivedArray, forget_segments, start_worker
-from warmstore.loading.prefetch.worker_deaths import unwatched, watched, worker_context
+from warmstore.loading.prefetch.worker_deaths import Watch, worker_context
 from warmstore.loading.values.ownership import without_views
 from warmstore.records.framework_arrays import mapped
 
@@ -84,6 +84,7 @@ class ProcessPrefetcher:
                 multiprocessing_context=worker_context(start_method),
                 generator=torch.Generator(),  # the default would draw from the program's generator
             )
+        self._watch = Watch(self._loader)
 
     @property
     def has_lost_workers(self) -> bool:
@@ -94,7 +95,7 @@ class ProcessPrefetcher:
     def ahead(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Built], None, None]:
         """Yield every task with its batch, in order."""
         self._tasks.begin(tasks)
-        with _without_advice(), watched(self._loader):
+        with _without_advice(), self._watch:
             made = iter(self._loader)
         while (message := self._next(made)) is not None:
             for note in message.notes:
@@ -113,7 +114,7 @@ class ProcessPrefetcher:
                 self._tasks.rounds.popleft()
 
     def _next(self, made: Iterator[_Message]) -> _Message | None:
-        with watched(self._loader):
+        with self._watch:
             return next(made, None)
 
     def close(self) -> None:
@@ -121,7 +122,7 @@ class ProcessPrefetcher:
         loader, self._loader = self._loader, None
         running = getattr(loader, "_iterator", None)
         if running is not None:  # a `for` or a traceback may keep the iterator alive
-            unwatched(running)
+            self._watch.end()
             running._shutdown_workers()
             forget_segments([worker.pid for worker in running._workers])
 
@@ -129,7 +130,7 @@ class ProcessPrefetcher:
         """End the processes in the middle of their batches."""
         running = getattr(self._loader, "_iterator", None)
         if running is not None:
-            unwatched(running)
+            self._watch.end()
             for worker in running._workers:
                 worker.terminate()
         self.close()

@@ -10,55 +10,55 @@ import copy
 import multiprocessing
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.context import BaseContext
 from typing import Any
 
 from warmstore.extras import imported
 
 
-@contextmanager
-def watched(loader: Any) -> Iterator[None]:
-    """Tell the death of a worker in this `with`.
-
-    In other threads than the main one, torch looks every five seconds who is alive.
+class Watch:
+    """Tells the death of a worker in a `with`. In other threads than the main one, torch looks every five seconds who
+    is alive.
 
     Args:
-        loader: a `DataLoader` with persistent workers. They may be started in this `with`.
+        loader: a `DataLoader` with persistent workers. They may be started in the `with`.
 
     Raises:
-        RuntimeError: a worker has died.
+        RuntimeError: a worker has died. From the `with`, and from whatever runs in it.
     """
-    running = loader._iterator
-    if running is not None:
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._signals = imported("torch.utils.data._utils.signal_handling")
+
+    def __enter__(self) -> None:
+        running = self._loader._iterator
+        if running is None:
+            return
         if threading.current_thread() is threading.main_thread():
             running._worker_pids_set = True
-            _of_torch()._set_worker_pids(id(running), tuple(worker.pid for worker in running._workers))
-        for worker in running._workers:  # after that, so that none dies in between
-            if not worker.is_alive():
-                raise RuntimeError(f"worker process {worker.pid} {_end(worker.exitcode)}")
-    try:
-        yield
-    except KeyError as error:
-        if isinstance(error.__context__, RuntimeError):  # Thread.start does not expect it: its own clean-up fails
-            raise error.__context__ from None
-        raise
-    finally:
-        if loader._iterator is not None:
-            unwatched(loader._iterator)
+            self._signals._set_worker_pids(id(running), tuple([worker.pid for worker in running._workers]))
+        try:  # only now, so that none dies in between
+            for worker in running._workers:
+                if not worker.is_alive():
+                    raise RuntimeError(f"worker process {worker.pid} {_end(worker.exitcode)}")
+        except BaseException:
+            self.end()
+            raise
 
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.end()
+        if isinstance(error, KeyError) and isinstance(error.__context__, RuntimeError):
+            raise error.__context__ from None  # Thread.start does not expect it: its own clean-up fails
 
-def unwatched(running: Any) -> None:
-    """Let torch raise nothing for workers that end from now on.
-
-    Args:
-        running: the iterator of a `DataLoader`.
-    """
-    if running._worker_pids_set:
-        with suppress(ValueError):  # an error has come between two statements of `watched`
-            _of_torch()._remove_worker_pids(id(running))
-        running._worker_pids_set = False
+    def end(self) -> None:
+        """Tell nothing of workers that end from now on."""
+        running = self._loader._iterator
+        if running is not None and running._worker_pids_set:
+            with suppress(ValueError):  # an error has come between two statements of `__enter__`
+                self._signals._remove_worker_pids(id(running))
+            running._worker_pids_set = False
 
 
 class EndFlag:
@@ -91,7 +91,3 @@ def worker_context(start_method: str | None) -> BaseContext:
 
 def _end(code: int) -> str:
     return f"was killed by signal: {signal.strsignal(-code)}" if code < 0 else f"exited unexpectedly with code {code}"
-
-
-def _of_torch() -> Any:
-    return imported("torch.utils.data._utils.signal_handling")
