@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import warmstore as ws
-from warmstore.loading.prefetch.worker_deaths import Watch
+from warmstore.loading.prefetch.worker_deaths import DeathWatch
 
 pytestmark = pytest.mark.forks
 
@@ -135,9 +135,9 @@ def test_an_error_of_torch_in_the_start_of_a_thread() -> None:
             del limbo["thread"]
             raise
 
-    with pytest.raises(RuntimeError, match="a worker died"), Watch(loader):
+    with pytest.raises(RuntimeError, match="a worker died"), DeathWatch(loader):
         start()
-    with pytest.raises(KeyError), Watch(loader):
+    with pytest.raises(KeyError), DeathWatch(loader):
         del limbo["thread"]
 
 

@@ -25,7 +25,7 @@ from warmstore.loading.prefetch.parent_death import begin_worker
 from warmstore.loading.prefetch.sent_objects import check_importable
 from warmstore.loading.prefetch.shared_memory import SHARED, torch_has
 from warmstore.loading.prefetch.shared_segments import ReceivedArray, forget_segments, start_worker
-from warmstore.loading.prefetch.worker_deaths import Watch, worker_context
+from warmstore.loading.prefetch.worker_deaths import DeathWatch, worker_context
 from warmstore.loading.values.ownership import without_views
 from warmstore.records.framework_arrays import mapped
 
@@ -84,7 +84,7 @@ class ProcessPrefetcher:
                 multiprocessing_context=worker_context(start_method),
                 generator=torch.Generator(),  # the default would draw from the program's generator
             )
-        self._watch = Watch(self._loader)
+        self._watch = DeathWatch(self._loader)
 
     @property
     def has_lost_workers(self) -> bool:

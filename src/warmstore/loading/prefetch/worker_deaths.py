@@ -17,7 +17,7 @@ from typing import Any
 from warmstore.extras import imported
 
 
-class Watch:
+class DeathWatch:
     """Tells the death of a worker in a `with`. In other threads than the main one, torch looks every five seconds who
     is alive.
 
