@@ -394,3 +394,34 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_classes_of_the_main_module_in_spawned_processes(run_script):
     run_script(COMMON + SPAWNED)
+
+
+IMPORTS = """
+import time
+from pathlib import Path
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is not threading.main_thread():
+            found.append((threading.current_thread().name, name))
+
+found = []
+sys.meta_path.insert(0, Finder())
+module = open_module(flush_every=4)
+call(module, range(4))  # a thread stores them
+while not list(Path(folder).rglob("*.arrow")):
+    time.sleep(0.01)
+module.cache.close()
+with ws.RecordStore.create(folder + "-records", {"x": ws.Array("float32", (2,))}) as store:
+    store.extend({"x": data(range(40)).numpy()})
+for options in ({}, {"to": "torch"}):
+    with ws.Loader(folder + "-records", 4, workers=2, **options) as loader:
+        for batch in loader:
+            pass
+assert not found, found
+"""
+
+
+def test_threads_import_nothing(run_script):
+    """A process that is forked while a thread imports a module waits for that import, which has no thread there."""
+    run_script(COMMON + IMPORTS, fresh=True)

@@ -16,6 +16,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.ctypeslib import as_array  # numpy would import it later, in any thread
 
 from warmstore._native import floor, threads_for
 from warmstore.errors import Damaged
@@ -69,7 +70,7 @@ class AddressSpace:
         owner = (ctypes.c_uint8 * length).from_address(self.address)
         # Not at exit: arrays may still be in use, and the process ends anyway.
         weakref.finalize(owner, release, self.address, length).atexit = False
-        self.memory: Bytes = np.ctypeslib.as_array(owner)
+        self.memory: Bytes = as_array(owner)
         self.view = self.memory.data.toreadonly()
         self._unchecked.mapping = self.view if is_mapped else None
 

@@ -6,6 +6,7 @@ import weakref
 from pathlib import Path
 
 import numpy as np
+from numpy.ctypeslib import as_array  # numpy would import it later, in any thread
 
 from warmstore.storage.array_types import Bytes
 from warmstore.storage.files import HUGE_PAGE, Files, is_at, release, reserve, write_all
@@ -47,7 +48,7 @@ class GrowableMmap:
         except BaseException:
             files.close(self._descriptor)
             raise
-        self.memory: Bytes = np.ctypeslib.as_array(owner)
+        self.memory: Bytes = as_array(owner)
         # Closed with the memory, which a lookup in another thread may use. Otherwise the garbage collector could close
         # the file of a store in a cycle before the store closes itself.
         weakref.finalize(owner, files.close, self._descriptor).atexit = False
