@@ -1,5 +1,6 @@
 """Usage leases: a folder stays while anybody uses it, and goes when nobody does."""
 
+import fcntl
 import os
 import signal
 import threading
@@ -158,3 +159,43 @@ def test_a_removal_leaves_a_folder_that_was_made_anew_meanwhile(folder: Path, mo
     assert not remove_unused(folder, lock_too=True)
     assert folder.exists()
     leases[0].release()
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+@pytest.mark.parametrize("what", ["remove_unused", "is_locked", "release_and_remove"])
+def test_a_child_that_is_forked_meanwhile_does_not_keep_the_lock(
+    what: str, is_removed: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread removes a folder, and another one forks: a lock that is not given up is the child's, for its life."""
+    lease = UsageLease(folder)
+    if what != "release_and_remove":
+        lease.release()
+    children: list[int] = []
+    lock_alone = lease_module._lock_alone
+
+    def lock_and_fork(descriptor: int) -> bool:
+        is_alone = lock_alone(descriptor)
+        child = os.fork()
+        if not child:
+            signal.pause()
+        children.append(child)
+        return is_alone
+
+    with open(lock_path(folder)) as file:
+        with monkeypatch.context() as patch:
+            patch.setattr(lease_module, "_lock_alone", lock_and_fork)
+            if not is_removed:
+                patch.setattr(lease_module, "_remove", lambda folder, lock_too: False)
+            if what == "remove_unused":
+                remove_unused(folder, lock_too=True)
+            elif what == "is_locked":
+                lease_module.is_locked(lock_path(folder))
+            else:
+                lease.release_and_remove()
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # what a new lease waits for
+        finally:
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+    assert len(children) == 1

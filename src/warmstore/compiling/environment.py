@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
 from typing import Any
 
 from blake3 import blake3
 
 from warmstore.errors import BadArtifact
+from warmstore.storage.cached_property import cached_property
 
 
 @dataclass(frozen=True)

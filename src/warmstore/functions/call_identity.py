@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -37,6 +39,7 @@ class CallIdentity:
         self._version = version
         self._ignore = ignore
         self._lock = threading.Lock()
+        _all.add(self)
         self._alone: RecordedIdentity | None = None
         self._checked: Identity | None = None
         self._known: OrderedDict[Any, tuple[dict[str, Any], RecordedIdentity]] = OrderedDict()
@@ -63,10 +66,6 @@ class CallIdentity:
                     self._known.popitem(last=False)
             self._known.move_to_end(key)
         return known[1]
-
-    def after_fork(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
 
     def _new(self, objects: Mapping[str, Any]) -> RecordedIdentity:
         named = {place: value for place, value in objects.items() if place.isidentifier()}
@@ -98,6 +97,17 @@ class CallIdentity:
                 "keep the result of the first call"
             )
         self._checked = identity
+
+
+_all: weakref.WeakSet[CallIdentity] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for identity in list(_all):
+        identity._lock = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _in_words(recorded: RecordedIdentity) -> dict[str, str]:

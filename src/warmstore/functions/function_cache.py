@@ -301,7 +301,6 @@ class FunctionCache(Closeable):
         return True
 
     def _after_fork(self) -> None:
-        self._identity.after_fork()
         if self._results is not None:
             self._results.after_fork()
 

@@ -26,6 +26,7 @@ from typing import Any
 import xxhash
 
 from warmstore.identity.object_state import is_heap_type
+from warmstore.storage.cached_property import cached_property
 
 WARMSTORE = "warmstore"
 PYTHON, INSTALLED, PROGRAM = "python", "installed", "program"
@@ -219,7 +220,7 @@ class _Record:
         )
         self.text = f"{name} {version.partition('-')[0]} {xxhash.xxh3_64_hexdigest(chr(10).join(listed).encode())}"
 
-    @functools.cached_property
+    @cached_property
     def _files(self) -> dict[str, str]:
         """Lines by files. For few look-ups, a search in the text is faster."""
         return {line.partition(",")[0]: line for line in self._content.splitlines() if line}

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, final
 
 from warmstore.errors import BadSource, SampleSkipped, SchemaMismatch
@@ -13,6 +12,7 @@ from warmstore.loading.trainers.dataset import Dataset
 from warmstore.pipeline.batched_steps import first_difference, row_of
 from warmstore.pipeline.step_identities import Identities
 from warmstore.pipeline.steps import ChainSettings, Step, deterministic
+from warmstore.storage.cached_property import cached_property
 
 
 @final

@@ -5,6 +5,8 @@ commit appear at `refresh`.
 """
 
 import logging
+import os
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,8 @@ class StoreReader(Closeable):
         self.closed = False
         if mode == "a":
             self._register()
+        else:
+            _readers.add(self)
 
     @property
     def _manifest(self) -> Manifest:
@@ -257,7 +261,8 @@ class StoreReader(Closeable):
                 self._files.release()
 
     def _after_fork(self) -> None:
-        # Runs in a forked child: the parent's pending rows, chunk and locks stay with the parent.
+        # Runs in a forked child: the parent's pending rows, chunk and locks stay with the parent. Readers keep what
+        # they have, unless a thread, which is not there, was in the middle of a refresh.
         old = self._session
         old.generation.release()
         try:
@@ -274,3 +279,15 @@ class StoreReader(Closeable):
         self._check_open()
         if self.mode != "a":
             raise ReadOnly(f"{self.path} was opened with mode='r'; open it with mode='a' to append")
+
+
+_readers: weakref.WeakSet[StoreReader] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for reader in list(_readers):
+        if not reader.closed and reader._session.is_held():
+            reader._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

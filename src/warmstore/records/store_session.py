@@ -27,6 +27,7 @@ from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.array_types import Int64
 from warmstore.storage.files import Files, write_failed
 from warmstore.storage.interrupts import uninterrupted
+from warmstore.storage.locks import is_held
 
 BATCH_BYTES = 64 << 20
 """Pending bytes that start a flush, and the most bytes of one batch on the disk."""
@@ -48,6 +49,10 @@ class StoreSession:
         self._prepared = False
         self._editors = 0
         self.generation = self._open_generation(manifest)
+
+    def is_held(self) -> bool:
+        """Whether another thread is changing this session, or taking the log's lock."""
+        return is_held(self.lock) or is_held(self.generation.log.guard)
 
     def _open_generation(self, manifest: Manifest) -> Generation:
         while True:

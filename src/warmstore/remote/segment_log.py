@@ -16,7 +16,6 @@ import math
 import random
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from warmstore.errors import BadArtifact, Damaged, NewerFormat
@@ -24,6 +23,7 @@ from warmstore.remote.mirror import Mirror
 from warmstore.remote.objects import Entry
 from warmstore.remote.segment_bundles import MOST, Bundle, Segment, bundle_bytes, segment_bytes
 from warmstore.remote.segment_names import SEGMENT, LogName, Vouching, hash_of, head_kind
+from warmstore.storage.cached_property import cached_property
 
 T = TypeVar("T")
 Flowed = Callable[[int], None] | None

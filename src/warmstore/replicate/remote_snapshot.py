@@ -8,7 +8,6 @@ Logs and chunks are named by their content, so they never change. When two proce
 one of the heads. A remote that cannot refuse keeps both: their names contain a random number of the writer.
 """
 
-import functools
 import json
 import logging
 import re
@@ -26,6 +25,7 @@ from warmstore.records.log.number_lists import NumberLists
 from warmstore.remote.manifests import Manifests, Numbered, create, remove_older
 from warmstore.remote.objects import Objects
 from warmstore.replicate.remote_chunk import RemoteChunk
+from warmstore.storage.cached_property import cached_property
 from warmstore.storage.checked_json import checksum_of
 
 _log = logging.getLogger("warmstore")
@@ -62,7 +62,7 @@ class RemoteSnapshot:
         """The seed of the store's generation."""
         return self.manifest.seed
 
-    @functools.cached_property
+    @cached_property
     def entries(self) -> Entries:
         """The entries of the log.
 

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -16,6 +15,7 @@ from warmstore.inventory.discovery import find
 from warmstore.inventory.folder_states import read_states
 from warmstore.pipeline.tiers.tier_quota import SAMPLES
 from warmstore.report.cache_history import CacheHistory, RecordedRun
+from warmstore.storage.cached_property import cached_property
 from warmstore.storage.history import NAME, read_history
 from warmstore.storage.registry import COMPILED, FEATURES, PIPELINE
 

@@ -310,8 +310,14 @@ def is_locked(path: Path) -> bool:
     except BlockingIOError:
         return True
     finally:
-        os.close(descriptor)
+        unlock_and_close(descriptor)
     return False
+
+
+def unlock_and_close(descriptor: int) -> None:
+    """Close a file, and give up its lock: a child that was forked meanwhile has the lock until both have closed it."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def is_at(descriptor: int, path: Path) -> bool:

@@ -9,7 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
-from warmstore.storage.files import is_at
+from warmstore.storage.files import is_at, unlock_and_close
 
 SUFFIX = ".lock"
 """The suffix of the lock file, after the name of the folder."""
@@ -47,7 +47,12 @@ class UsageLease:
         try:
             if os.getpid() != self._pid or self._descriptor < 0:
                 return False  # a forked child shares its parent's lock, and would take it away
-            return _lock_alone(self._descriptor) and _remove(self.folder, lock_too=True)
+            if not _lock_alone(self._descriptor):
+                return False
+            gone = _remove(self.folder, lock_too=True)
+            # Forked children share the lock, and others may have opened the file before it was removed.
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN if gone else fcntl.LOCK_SH)
+            return gone
         finally:
             self.release()
 
@@ -61,7 +66,7 @@ def is_locked(path: Path) -> bool:
     try:
         return not _lock_alone(descriptor)
     finally:
-        os.close(descriptor)
+        unlock_and_close(descriptor)
 
 
 def remove_unused(folder: Path, *, lock_too: bool = False, without_lock: bool = True) -> bool:
@@ -83,7 +88,7 @@ def remove_unused(folder: Path, *, lock_too: bool = False, without_lock: bool = 
             return not folder.exists()
         return _remove(folder, lock_too=lock_too)
     finally:
-        os.close(descriptor)
+        unlock_and_close(descriptor)
 
 
 def _leased(path: Path, mode: int) -> int:

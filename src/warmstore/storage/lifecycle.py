@@ -216,5 +216,8 @@ def _after_fork() -> None:
     if signal.getsignal(signal.SIGTERM) is _flush_and_end:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for owner in list(_owners):
-        owner._after_fork()
+        try:
+            owner._after_fork()
+        except OSError as error:  # a thread of the parent's was closing it
+            _log.warning("%r, of a parent of this process, was not given up: %s", owner, error)
     _close_at_exit()

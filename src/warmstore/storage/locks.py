@@ -1,4 +1,4 @@
-"""A lock that the writers of one folder share."""
+"""A lock that the writers of one folder share, and what a forked child asks of its parent's."""
 
 import contextlib
 import os
@@ -45,3 +45,14 @@ class _Holder:
     def __init__(self) -> None:
         self.threads = threading.RLock()
         self.depth = 0
+
+
+def is_held(lock: "threading.Lock | threading.RLock") -> bool:
+    """Whether another thread holds a lock: in a forked child one that is not there, and will never release it.
+
+    `Lock.locked` does not know of a thread that was about to go on with the lock.
+    """
+    if not lock.acquire(blocking=False):
+        return True
+    lock.release()
+    return False

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from blake3 import blake3
+
+from warmstore.storage.cached_property import cached_property
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from warmstore.records.format.array_interop import is_tensor, on_device, to_torc
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import Array, Bytes, Field, Fields, Json, Ragged, numpy_dtype
 from warmstore.records.format.value_encoding import encode
+from warmstore.storage.cached_property import cached_property
 from warmstore.tree.spec import TreeSpec
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ class OutputSchema:
     structure: TreeSpec
     fields: dict[str, Field]
 
-    @functools.cached_property
+    @cached_property
     def nodes(self) -> dict[str, tuple[str, bool]]:
         """See `paths_of`."""
         return paths_of(self.structure)
 
-    @functools.cached_property
+    @cached_property
     def is_one_array(self) -> bool:
         """Whether a whole output is one array or tensor whose samples come first."""
         return self.structure["node"] in ("tensor", "ndarray") and not self.structure.get("dim")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import threading
 import warnings
@@ -19,6 +20,7 @@ from warmstore.identity.origin import PYTHON, WARMSTORE, Origin, origin_of
 from warmstore.identity.patches.bindings import bindings_of
 from warmstore.identity.patches.candidates import DATA, Installed, ModuleSearch, PatchCandidate
 from warmstore.identity.watch import pointers
+from warmstore.storage.locks import is_held
 
 
 class Patches:
@@ -66,7 +68,7 @@ class _Namespaces:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._loaded: tuple[int, ...] = ()
         self._modules: dict[str, _Module] = {}
         self._searched: dict[str, _Searched] = {}
@@ -75,7 +77,7 @@ class _Namespaces:
         self._forget_values()
 
     def by_distribution(self) -> dict[str, list[_Searched]]:
-        with self._lock:
+        with self.lock:
             loaded = tuple(map(id, list(sys.modules.values())))
             changed = {self._owners[at] for at in floor.changed_dicts(self._dicts, self._sizes, self._addresses)}
             if loaded == self._loaded and not changed:
@@ -236,7 +238,21 @@ class _Searched:
 
 
 _namespaces = _Namespaces()
-atexit.register(_namespaces.forget)
+
+
+def _forget() -> None:
+    _namespaces.forget()
+
+
+def _after_fork() -> None:
+    """Start anew if a thread of the parent's, which is not there, was in the middle of a search."""
+    global _namespaces
+    if is_held(_namespaces.lock):
+        _namespaces = _Namespaces()
+
+
+atexit.register(_forget)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _loaded_modules(known: dict[str, _Module]) -> dict[str, _Module]:

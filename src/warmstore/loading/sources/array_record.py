@@ -1,6 +1,5 @@
 """ArrayRecord files as a source of bytes. Each thread of each process opens the files."""
 
-import functools
 import re
 import threading
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from warmstore.errors import BadSource, NoSource
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.source import Source
 from warmstore.loading.sources.parts import Parts
+from warmstore.storage.cached_property import cached_property
 
 _NAME = re.compile(r"\.(array_record|arrayrecord|array-record)(-\d+-of-\d+)?$")
 _SHOWN = 4
@@ -58,7 +58,7 @@ class ArrayRecordSource(Source):
         self._counts = [int(reader.num_records()) for reader in self._readers()]
         self._parts = Parts(self._counts)
 
-    @functools.cached_property
+    @cached_property
     def identity(self) -> Any:
         """Names, sizes and numbers of records of the files."""
         files = [[path.name, path.stat().st_size, count] for path, count in zip(self._paths, self._counts, strict=True)]

@@ -1,6 +1,5 @@
 """Arrays in memory, tensors and .npy files as sources."""
 
-import functools
 from pathlib import Path
 from typing import Any, final
 
@@ -12,6 +11,7 @@ from warmstore.loading.source import Source
 from warmstore.loading.values.content_hash import hash_of_rows
 from warmstore.loading.values.ownership import owned
 from warmstore.records.format.array_interop import to_numpy
+from warmstore.storage.cached_property import cached_property
 
 
 class ArraySource(Source):
@@ -40,7 +40,7 @@ class ArraySource(Source):
         """The dtype of the array."""
         return self._array.dtype  # type: ignore[no-any-return]
 
-    @functools.cached_property
+    @cached_property
     def identity(self) -> Any:
         """The dtype, the shape, and a hash of some rows."""
         return _identity(self, self._array.dtype, self._array.shape)
@@ -66,7 +66,7 @@ class TensorSource(Source):
     def __len__(self) -> int:
         return len(self._tensor)
 
-    @functools.cached_property
+    @cached_property
     def identity(self) -> Any:
         """Equal to the identity of an array with the same rows."""
         return _identity(self, to_numpy(self._tensor[:0]).dtype, tuple(self._tensor.shape))

@@ -1,6 +1,5 @@
 """Lists and map-style data sets as sources."""
 
-import functools
 from typing import Any, final
 
 from warmstore.loading.collate import stack
@@ -9,6 +8,7 @@ from warmstore.loading.source import Source
 from warmstore.loading.values.content_hash import hash_of_plain
 from warmstore.loading.values.ownership import owned, owned_alone
 from warmstore.records.sample_batch import SampleBatch
+from warmstore.storage.cached_property import cached_property
 
 
 @final
@@ -25,7 +25,7 @@ class SequenceSource(Source):
         self._many = getattr(samples, "__getitems__", None)
         self._copy = copy
 
-    @functools.cached_property
+    @cached_property
     def identity(self) -> Any:
         """A hash of all values of a list of plain values; None for other sources."""
         if not isinstance(self._samples, list | tuple | range):

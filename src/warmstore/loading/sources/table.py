@@ -4,7 +4,6 @@ pandas and polars are not imported: a frame's library is imported already. Colum
 columns of pandas are converted to Arrow once.
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -21,6 +20,7 @@ from warmstore.loading.sources.sequence import SequenceSource
 from warmstore.loading.values.arrow_values import values_of
 from warmstore.loading.values.content_hash import hash_of_rows, hash_of_values
 from warmstore.loading.values.value_types import POLARS_SERIES, is_of
+from warmstore.storage.cached_property import cached_property
 
 _VIEWS = {
     kind(): large
@@ -68,7 +68,7 @@ class TableSource(Source):
         widths = [column.sample_bytes for column in self._columns.values()]
         self.sample_bytes = None if None in widths else sum(widths)
 
-    @functools.cached_property
+    @cached_property
     def identity(self) -> Any:
         """The number of rows, and hashes of the columns' names and types and of some rows."""
         schema = [f"{name!r}: {getattr(column, 'dtype', None)}" for name, column in self._columns.items()]
@@ -103,7 +103,7 @@ class ArrowSource(Source):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_arrays"}
 
-    @functools.cached_property
+    @cached_property
     def identity(self) -> Any:
         """The type, the number of rows, and a hash of some rows."""
         return {"kind": "column", "dtype": str(self.dtype), "rows": len(self), "hash": hash_of_rows(self)}
@@ -125,7 +125,7 @@ class ArrowSource(Source):
             count += len(places)
         return values_of(_joined(parts).take(pa.array(row_of)))
 
-    @functools.cached_property
+    @cached_property
     def _arrays(self) -> list[np.ndarray[Any, Any]] | None:
         """The chunks as NumPy arrays without a copy, or None."""
         if self.sample_bytes is None:

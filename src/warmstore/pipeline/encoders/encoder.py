@@ -5,7 +5,7 @@ An encoder has a digest. A kept value is decoded only by an encoder with the dig
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 from warmstore.pipeline.encoders.comparison import difference
+from warmstore.storage.cached_property import cached_property
 from warmstore.tree.type_names import type_name
 
 Bits = np.ndarray[Any, np.dtype[np.uint8]]

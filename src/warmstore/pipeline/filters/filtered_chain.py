@@ -3,7 +3,6 @@
 import warnings
 import weakref
 from contextlib import ExitStack
-from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -18,6 +17,7 @@ from warmstore.pipeline.filters.filter_pass import UNKNOWN, YES, Answers, Filter
 from warmstore.pipeline.step_identities import key_of
 from warmstore.pipeline.steps import Step
 from warmstore.pipeline.tiers.sample_table import match
+from warmstore.storage.cached_property import cached_property
 
 Known = dict[str, tuple[UInt64, Answers]]
 """Answers that may be used again, by the key of steps and predicate: hashes of samples [n, 2], and answers [n]."""

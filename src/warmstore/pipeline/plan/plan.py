@@ -1,7 +1,6 @@
 """A plan: how many samples a pipeline caches after each step, in memory and on disk. `assignment` says which."""
 
 import os
-from functools import cached_property
 from pathlib import Path
 from typing import final
 
@@ -9,6 +8,7 @@ from warmstore.display.html import html_method
 from warmstore.pipeline.plan.plan_figures import PlanFigures
 from warmstore.pipeline.plan.plan_html import plan_html
 from warmstore.pipeline.plan.plan_recorder import PlanRecorder
+from warmstore.storage.cached_property import cached_property
 
 
 @final

@@ -6,7 +6,6 @@ when a version is opened, values when they are read.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import final
 
@@ -31,6 +30,7 @@ from warmstore.replicate.keys_first import keys_first
 from warmstore.replicate.parts import Part
 from warmstore.replicate.remote_copy import Remote, RemoteFiles
 from warmstore.storage.array_types import Bools
+from warmstore.storage.cached_property import cached_property
 from warmstore.storage.memory.address_space import SLOT
 
 _SCRATCH = 2 * SLOT  # most bytes of fetched blocks: one fetch takes at most a chunk

@@ -5,7 +5,6 @@ Samples with another structure or shape than the rest are stored as one byte str
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from warmstore.records.format.fields import (
     fields_from_json,
     fields_to_json,
 )
+from warmstore.storage.cached_property import cached_property
 
 SAMPLE = "sample"
 """The field that identifies a record: the key of its sample, a hash of everything that the sample is made from."""

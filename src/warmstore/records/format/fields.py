@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from warmstore.errors import NewerFormat, SchemaMismatch, UnsupportedType
 from warmstore.records.format.codecs import parse_codec
+from warmstore.storage.cached_property import cached_property
 
 CHECKSUM = "::xxh3"
 SHAPE = "::shape"
@@ -134,12 +135,12 @@ class Array:
             raise SchemaMismatch(f"Array shape {shape} has a negative size")
         object.__setattr__(self, "shape", shape)
 
-    @functools.cached_property
+    @cached_property
     def width(self) -> int:
         """Bytes per row."""
         return math.prod(self.shape) * self.numpy.itemsize
 
-    @functools.cached_property
+    @cached_property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype."""
         return numpy_dtype(self.dtype)

@@ -6,7 +6,6 @@ have the same one. bytes, UUIDs and tuples are hashed with seeds of their own, t
 has the key of its text with forward slashes, so that `Path("a/b")` and "a/b" are one id.
 """
 
-import functools
 import uuid
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -19,6 +18,7 @@ from warmstore._native import floor
 from warmstore.errors import BadIds, BadIdType
 from warmstore.records.format.array_interop import is_tensor, to_numpy
 from warmstore.storage.array_types import Bools, Int64, UInt64
+from warmstore.storage.cached_property import cached_property
 
 # High halves of int keys. A string's hash has one of them with probability 2**-64.
 _SIGNED, _UNSIGNED = 0x77735F7369676E64, 0x77735F756E736967
@@ -81,7 +81,7 @@ class Keys:
         below = self.halves[:, 0] < np.uint64(limit)
         return below if self.small else below & (self.halves[:, 1] == np.uint64(_SIGNED))
 
-    @functools.cached_property
+    @cached_property
     def packed(self) -> list[bytes]:
         """Each key as 16 bytes, to use in a dict."""
         return self.halves.view("V16")[:, 0].tolist()  # type: ignore[no-any-return]

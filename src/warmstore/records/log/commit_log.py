@@ -73,7 +73,7 @@ class Log:
         self._copy: int | None = None
         self._refused: int | None = None  # entries from this number on are in the copy alone, and do not count
         self._stranded: tuple[int, bytes] | None = None  # refused entries that could not be cut off, and their number
-        self._guard = threading.RLock()
+        self.guard = threading.RLock()
         self._depth = 0
         # Damaged: entries, or all of them, were read from the copy.
         self._descriptor, self.is_damaged = open_log(path, self.copy_path, files, write=write)
@@ -85,11 +85,11 @@ class Log:
         self.close()
 
     def close(self) -> None:
-        try:
-            self._files.close(self._descriptor)
-        finally:
-            if self._copy is not None:
-                self._files.close(self._copy)
+        closing, self._descriptor, self._copy = (self._copy, self._descriptor), -1, -1  # a fork must not close them too
+        with contextlib.ExitStack() as stack:  # both, also if one fails
+            for descriptor in closing:
+                if descriptor is not None and descriptor >= 0:
+                    stack.callback(self._files.close, descriptor)
 
     def ends_with(self, entries: int, last: bytes) -> bool:
         """Whether the log is still the one of so many entries whose last one is `last`, and its copy has no more."""
@@ -124,7 +124,7 @@ class Log:
     @contextlib.contextmanager
     def _unless_written(self) -> Iterator[bool]:
         """Take the log's lock without waiting. False if a writer holds it, which may have written to the copy alone."""
-        with self._guard:
+        with self.guard:
             held = not self._depth and self._files.lock(self._descriptor, wait=False)
             try:
                 yield held or bool(self._depth)
@@ -157,7 +157,7 @@ class Log:
             return False
 
     def _opened_copy(self) -> int:
-        with self._guard:
+        with self.guard:
             if self._copy is None:
                 self._copy = self._files.open(self.copy_path, write=self._write)
             return self._copy
@@ -218,7 +218,7 @@ class Log:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the log's lock, under which every append happens. The thread that holds it may take it again."""
-        with self._guard:
+        with self.guard:
             if not self._depth:
                 self._files.lock(self._descriptor)
             self._depth += 1

@@ -1,6 +1,5 @@
 """SubsetSource: some samples of a source, by position, without a copy."""
 
-import functools
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -11,6 +10,7 @@ from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.source import PartialBatch, Source
 from warmstore.loading.values.content_hash import hash_of_values
 from warmstore.records.format.array_interop import is_tensor, to_numpy
+from warmstore.storage.cached_property import cached_property
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class SubsetSource(Source):
         """The identity of the source, and a hash of the positions."""
         return {"kind": "subset", "of": self._source.identity, "positions": self._hash}
 
-    @functools.cached_property
+    @cached_property
     def _hash(self) -> Any:
         return hash_of_values(self._positions)
 
