@@ -1,4 +1,7 @@
-"""The demo, small but real: the command in its own process, with the three training processes it starts."""
+"""The demo, small but real: the command in its own process, with the three training processes it starts.
+
+It compiles for half a minute, so `.ci/run` runs this file by itself, and `make test-slow` with all others.
+"""
 
 import importlib.util
 import json
@@ -61,6 +64,7 @@ def runs(finished: tuple[Any, dict[str, Any], Any]) -> list[DemoRun]:
     ]
 
 
+@pytest.mark.slow
 def test_it_prints_every_phase_and_the_verdict(finished: tuple[Any, Any, Any]) -> None:
     printed = finished[0].stderr
     for run in ("no cache", "cold cache", "warm cache"):
@@ -82,6 +86,7 @@ def test_it_prints_every_phase_and_the_verdict(finished: tuple[Any, Any, Any]) -
     assert printed.startswith("One training job")  # and nothing else is on stderr
 
 
+@pytest.mark.slow
 def test_every_image_is_computed_once_and_then_found(finished: tuple[Any, dict[str, Any], Any]) -> None:
     uncached, cold, warm = finished[1]["runs"]
     assert uncached["caches"] == []
@@ -93,6 +98,7 @@ def test_every_image_is_computed_once_and_then_found(finished: tuple[Any, dict[s
         assert cache["bytes"] > 0
 
 
+@pytest.mark.slow
 def test_the_head_is_compiled_once_and_then_found(finished: tuple[Any, dict[str, Any], Any]) -> None:
     uncached, cold, warm = finished[1]["runs"]
     assert all(run["compiled"] for run in (uncached, cold, warm))
@@ -115,6 +121,7 @@ def test_without_a_compiler_the_head_is_as_it_is(tmp_path: Path) -> None:
     assert len(run.losses) == 1
 
 
+@pytest.mark.slow
 def test_the_figures_agree_with_the_verdict(finished: tuple[Any, dict[str, Any], Any]) -> None:
     figures = finished[1]
     assert figures["identical"] is True
@@ -123,12 +130,14 @@ def test_the_figures_agree_with_the_verdict(finished: tuple[Any, dict[str, Any],
     assert len(figures["runs"][0]["losses"]) == 2 * EPOCHS  # 80 images to train on, 64 a batch
 
 
+@pytest.mark.slow
 def test_a_given_folder_is_kept(finished: tuple[Any, Any, Path]) -> None:
     (kept,) = finished[2].iterdir()
     assert len(list((kept / "images").glob("*.png"))) == IMAGES
     assert any((kept / "caches").iterdir())
 
 
+@pytest.mark.slow
 def test_one_changed_bit_of_one_loss_is_found(runs: list[DemoRun]) -> None:
     assert differences(runs) == []
     losses = list(runs[2].losses)
@@ -139,12 +148,14 @@ def test_one_changed_bit_of_one_loss_is_found(runs: list[DemoRun]) -> None:
     assert losses[2] in found
 
 
+@pytest.mark.slow
 def test_a_missing_loss_and_other_weights_are_found(runs: list[DemoRun]) -> None:
     short = replace(runs[1], losses=runs[1].losses[:-1], weights="0" * 64)
     found = differences([runs[0], short, runs[2]])
     assert [line.split(":")[0] for line in found] == ["loss", "weights"]
 
 
+@pytest.mark.slow
 def test_the_command_fails_when_a_run_differs(runs: list[DemoRun], monkeypatch: pytest.MonkeyPatch) -> None:
     tampered = replace(runs[2], losses=("0x1.8p+0", *runs[2].losses[1:]))
     monkeypatch.setattr(demo, "run_all", lambda *arguments: [*runs[:2], tampered])
