@@ -228,7 +228,7 @@ def _supervise(story: Story, folder: Path, kill: Kill, seconds: float, say: Call
     def give_up(number: int, frame: object) -> NoReturn:
         for process in psutil.Process().children(recursive=True):
             process.send_signal(signal.SIGALRM)
-        time.sleep(1)
+            time.sleep(0.5)  # one after the other writes where it stands
         stacks.seek(0)
         say(f"{HANG}: it, or what it has left behind, runs for {SECONDS} seconds\n{stacks.read().decode()[-8000:]}")
         os.killpg(0, signal.SIGKILL)
