@@ -166,6 +166,7 @@ def test_the_command_fails_when_a_run_differs(runs: list[DemoRun], monkeypatch: 
     assert "0x1.8p+0 with warm cache" in " ".join(done.output.split())
 
 
+@pytest.mark.slow
 def test_a_failing_job_shows_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> Sequence[DemoRun]:
         return [run_job("no cache", [str(tmp_path)], lambda message: None)]
