@@ -1,13 +1,10 @@
 """Workers that are killed: an error where the program waits for a batch, and nothing that waits for ever."""
 
-import faulthandler
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,12 +74,10 @@ def test_a_death_while_a_batch_is_waited_for(tmp_path: Path) -> None:
         assert found == list(range(60))
 
 
+@pytest.mark.timeout(60)
 def test_a_worker_that_dies_with_a_lock_of_torch(tmp_path: Path) -> None:
     """Torch waits for it at the end of the loader, and for ever."""
-    with (
-        aborted_after(60.0),
-        ws.Loader(Deadly(tmp_path, locked=True), 4, processes=2) as loader,  # type: ignore[arg-type]
-    ):
+    with ws.Loader(Deadly(tmp_path, locked=True), 4, processes=2) as loader:  # type: ignore[arg-type]
         batches = iter(loader)
         next(batches)
         workers = workers_of(loader)
@@ -90,16 +85,6 @@ def test_a_worker_that_dies_with_a_lock_of_torch(tmp_path: Path) -> None:
             list(batches)
         assert not any(worker.is_alive() for worker in workers)
         assert sum(len(batch) for batch in loader) == 60
-
-
-@contextmanager
-def aborted_after(seconds: float) -> Iterator[None]:
-    """For a `with` that may hang: faulthandler tells where."""
-    faulthandler.dump_traceback_later(seconds, exit=True)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.mark.slow
