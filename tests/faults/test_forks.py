@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from tests.pipeline.functions import change, make, shake
 from tests.pipeline.making import plan_of
 
 import warmstore as ws
+from warmstore.compiling.packages.compiled_program import CompiledProgram
 from warmstore.identity.patches import search
 from warmstore.storage.cached_property import cached_property
+from warmstore.storage.locks import is_held
 
 pytestmark = pytest.mark.forks
 
@@ -85,6 +87,24 @@ def test_an_identity_in_a_child_that_was_forked_during_a_search() -> None:
     (before,) = well(in_child(identify))
     with held(search._namespaces.lock):
         assert well(in_child(identify)) == [before]
+
+
+def test_a_cached_function_in_a_child_that_was_forked_during_its_first_call(tmp_path: Path) -> None:
+    kept = ws.cached(folder=tmp_path / "f")(double)
+
+    def call(say: Callable[[Any], None]) -> None:
+        signal.alarm(SECONDS)
+        say(kept(4))
+
+    with closing(kept.cache), held(kept.cache._identity._lock):
+        assert well(in_child(call)) == [8]
+
+
+def test_a_compiled_program_in_a_child_that_was_forked_while_it_was_identified() -> None:
+    program = CompiledProgram(double, {}, None, ())
+    with held(program._lock):
+        assert is_held(program._lock)
+        assert well(in_child(lambda say: say(is_held(program._lock)))) == [False]
 
 
 def test_an_attribute_in_a_child_that_was_forked_while_another_was_computed() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,6 +14,7 @@ from warmstore.identity.identity import Identity, reasons, walk_over
 from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
+from warmstore.storage.locks import renewed_in_children
 
 _MOST = 16
 """Combinations of objects whose identities are remembered. They stay alive meanwhile."""
@@ -33,13 +32,14 @@ class CallIdentity:
         ignore: places that do not count, as messages show them.
     """
 
+    _lock: threading.Lock
+
     def __init__(self, function: Callable[..., Any], name: str, version: str | None, ignore: frozenset[str]) -> None:
         self._function = function
         self._name = name
         self._version = version
         self._ignore = ignore
-        self._lock = threading.Lock()
-        _all.add(self)
+        renewed_in_children(self, "_lock")
         self._alone: RecordedIdentity | None = None
         self._checked: Identity | None = None
         self._known: OrderedDict[Any, tuple[dict[str, Any], RecordedIdentity]] = OrderedDict()
@@ -97,17 +97,6 @@ class CallIdentity:
                 "keep the result of the first call"
             )
         self._checked = identity
-
-
-_all: weakref.WeakSet[CallIdentity] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for identity in list(_all):
-        identity._lock = threading.Lock()  # another thread of the parent may have held it
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _in_words(recorded: RecordedIdentity) -> dict[str, str]:

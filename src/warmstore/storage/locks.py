@@ -1,9 +1,10 @@
-"""A lock that the writers of one folder share, and what a forked child asks of its parent's."""
+"""A lock that the writers of one folder share, and the locks of a forked child, which has no other thread."""
 
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,23 @@ def is_held(lock: "threading.Lock | threading.RLock") -> bool:
         return True
     lock.release()
     return False
+
+
+_renewed: weakref.WeakKeyDictionary[object, tuple[str, Callable[[], object]]] = weakref.WeakKeyDictionary()
+
+
+def renewed_in_children(owner: object, name: str, new: Callable[[], object] = threading.Lock) -> None:
+    """Set the attribute `name` to a lock, and in each forked child to a new one: another thread may hold the parent's.
+
+    What the lock protects stays as it is, and must be usable between any two statements that hold the lock.
+    """
+    setattr(owner, name, new())
+    _renewed[owner] = name, new
+
+
+def _after_fork() -> None:
+    for owner, (name, new) in list(_renewed.items()):
+        setattr(owner, name, new())
+
+
+os.register_at_fork(after_in_child=_after_fork)

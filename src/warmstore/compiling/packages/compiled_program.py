@@ -23,6 +23,7 @@ from warmstore.compiling.keys.call_sizes import Sizes, cover, dynamic, generalis
 from warmstore.compiling.misses.lookup_log import Lookup
 from warmstore.compiling.packages.package import PROVEN, Package, packaged
 from warmstore.errors import BadArtifact, Incompatible, NoFingerprint
+from warmstore.storage.locks import renewed_in_children
 
 if TYPE_CHECKING:
     from warmstore.compiling.keys.identified import Identified
@@ -63,6 +64,8 @@ class CompiledProgram:
     """Calls the result of `torch.compile`, and answers Dynamo's questions during the call. `options` are those of
     `torch.compile`, `version` and `ignore` those of `identify`."""
 
+    _lock: threading.RLock
+
     def __init__(
         self, model: Callable[..., Any], options: dict[str, Any], version: str | None, ignore: Collection[str]
     ) -> None:
@@ -86,7 +89,7 @@ class CompiledProgram:
         self._proven: dict[bytes, Sequence[object]] = {}  # objects that guards compare, by the data of the package
         self._seconds_in_vain = 0.0
         self._reported: set[str] = set()
-        self._lock = threading.RLock()
+        renewed_in_children(self, "_lock", threading.RLock)
 
     def listen(self, compiled: Any, plain: Callable[..., Any], why_not: str) -> None:
         """Answer Dynamo's questions about `compiled`, a result of `torch.compile` that `plain` calls. `why_not`: why
