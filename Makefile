@@ -25,9 +25,10 @@ test: .venv/has-dev test-servers
 	$(BIN)/python -m compileall -q src tests
 	$(BIN)/python -m pytest -n auto
 
+# One test at a time to each process: of a share that is all damages, one process would have an hour's work when others have none.
 test-slow: .venv/has-dev test-servers
 	$(BIN)/python -m compileall -q src tests
-	$(BIN)/python -m pytest -n auto --slow
+	$(BIN)/python -m pytest -n auto --slow --maxschedchunk 1
 
 # Thousands of edits, none of which may be answered from a cache; FRESH=1 adds those in interpreters of their own.
 test-identity: .venv/has-dev
