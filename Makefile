@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt setup.py $(wildcard src/warmstore/_native/*.[ch])
 
-.PHONY: demo examples test test-slow test-identity test-fleet test-site test-gpu docs test-native test-servers torture wheels check-wheels lint format architecture bench bench-quick bench-data clean
+.PHONY: demo examples test test-slow test-demo test-identity test-fleet test-site test-gpu docs test-native test-servers torture wheels check-wheels lint format architecture bench bench-quick bench-data clean
 
 # REMOTE=1 shows two machines that share what they compile by a local S3 server.
 ifdef REMOTE
@@ -29,6 +29,10 @@ test: .venv/has-dev test-servers
 test-slow: .venv/has-dev test-servers
 	$(BIN)/python -m compileall -q src tests
 	$(BIN)/python -m pytest -n auto --slow --maxschedchunk 1
+
+# The demo as a user starts it; it compiles for a minute, most of it on one core.
+test-demo: .venv/has-dev
+	$(BIN)/python -m pytest --slow tests/cli/test_demo.py
 
 # Thousands of edits, none of which may be answered from a cache; FRESH=1 adds those in interpreters of their own.
 test-identity: .venv/has-dev

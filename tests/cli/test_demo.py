@@ -1,6 +1,6 @@
 """The demo, small but real: the command in its own process, with the three training processes it starts.
 
-It compiles for half a minute, so `.ci/run` runs this file by itself, and `make test-slow` with all others.
+It compiles for half a minute, so `make test-demo` runs this file by itself, and `make test-slow` with all others.
 """
 
 import importlib.util

@@ -1,8 +1,9 @@
-"""Damage at rest: each file of each format flipped, cut, removed, and swapped with another store's of its kind.
+"""Damage at rest: each file of each format flipped, cut, overwritten, removed, and swapped with another store's.
 
-Every byte has two damages, one bit that the seed draws and all bits, and every length is a cut. A judge in a forked
-child then uses what is there as a program does. What it reads must be exact, or be reported as the format promises: an
-error, a miss, a value that is computed again. What is not damaged must still be there.
+Every byte has two damages, one bit that the seed draws and all bits, and every length is a cut. Runs of bytes become
+zeros, ones or letters; pairs of bits are flipped and pairs of words exchanged, which sums do not see. A judge in a
+forked child then uses what is there as a program does. What it reads must be exact, or be reported as the format
+promises: an error, a miss, a value that is computed again. What is not damaged must still be there.
 """
 
 import hashlib
@@ -28,7 +29,16 @@ _BATCH = 64
 _PAGE = 4096
 _DENSE = 1 << 16
 """Bytes of a file up to which each byte is damaged; of larger files, which are mostly zeros, what is in use."""
-_ROUNDS = {"cut": 1, "inverted": 2}
+_FILLS = {"zeros": b"\0", "ones": b"\xff", "letters": b"A"}
+_PAIRS = {"bits": 1, "words": 8}
+"""Bytes of each of the two."""
+SEVERAL_BYTES = *_FILLS, *_PAIRS
+"""Damages of runs of bytes, and of pairs."""
+_LENGTHS = 8, 64, 512, 1 << 40
+"""Of runs of bytes; the last one is to the end of the file."""
+_APART = 64
+"""Bytes from one run to the next."""
+_ROUNDS = {"cut": 1, "inverted": 2, **dict.fromkeys(SEVERAL_BYTES, 3)}
 """What comes after one wrong bit in every byte, and files that are removed and swapped."""
 EXACT, REPORTED = "exact", "reported"
 
@@ -62,16 +72,43 @@ class Subject(Protocol):
 
 @dataclass(frozen=True)
 class Damage:
-    """A damage of a file. how: "bit", "inverted", "cut", "removed" or "swapped". at: the byte or the length."""
+    """A damage of a file.
+
+    how: "bit", "inverted", "cut", "removed", "swapped"; "zeros", "ones", "letters"; or two "bits" or "words".
+    at: the byte, or the length of a cut. length: bytes that are overwritten. second: the other byte of a pair.
+    """
 
     file: str
     how: str
     at: int = 0
     bit: int = 0
+    length: int = 1
+    second: int = 0
+    second_bit: int = 0
 
     def __str__(self) -> str:
+        if self.how in _FILLS:
+            return f"{self.file}, {self.length} {self.how} at {self.at}"
+        if self.how == "bits":
+            return f"{self.file}, bit {self.bit} of {self.at} and bit {self.second_bit} of {self.second}"
+        if self.how == "words":
+            return f"{self.file}, words at {self.at} and {self.second}"
         bit = f"bit {self.bit} of " if self.how == "bit" else ""
         return f"{self.file}, {bit}{self.how} {self.at}"
+
+    @property
+    def is_one_byte(self) -> bool:
+        return self.how in ("bit", "inverted")
+
+    def touched(self, size: int) -> list[range]:
+        """The bytes that are damaged of a file of `size` bytes."""
+        if self.how in ("removed", "swapped"):
+            return [range(size)]
+        if self.how == "cut":
+            return [range(self.at, size)]
+        if self.how in _PAIRS:
+            return [range(at, at + _PAIRS[self.how]) for at in (self.at, self.second)]
+        return [range(self.at, self.at + self.length)]
 
     def of(self, data: bytes, other: bytes) -> bytes | None:
         """The damaged bytes; None for a removed file."""
@@ -81,8 +118,17 @@ class Damage:
             return other
         if self.how == "cut":
             return data[: self.at]
-        changed = data[self.at] ^ (0xFF if self.how == "inverted" else 1 << self.bit)
-        return data[: self.at] + bytes([changed]) + data[self.at + 1 :]
+        changed = bytearray(data)
+        if self.how in _FILLS:
+            changed[self.at : self.at + self.length] = _FILLS[self.how] * self.length
+        elif self.how == "words":
+            for to, of in ((self.at, self.second), (self.second, self.at)):
+                changed[to : to + 8] = data[of : of + 8]
+        else:
+            changed[self.at] ^= 0xFF if self.how == "inverted" else 1 << self.bit
+            if self.how == "bits":
+                changed[self.second] ^= 1 << self.second_bit
+        return bytes(changed)
 
 
 def put_back(folder: Path, damage: Damage) -> bool:
@@ -167,6 +213,25 @@ def damages_of(file: str, data: bytes, other: bytes | None, seed: int) -> Iterat
     yield Damage(file, "removed")
     if other is not None and other != data:
         yield Damage(file, "swapped")
+    several = {*_runs(file, data, places[::_APART]), *_pairs(file, data, places, rng)}
+    yield from sorted((damage for damage in several if damage.of(data, b"") != data), key=str)
+
+
+def _runs(file: str, data: bytes, places: Sequence[int]) -> Iterator[Damage]:
+    for at in places:
+        for length in _LENGTHS:
+            for how in _FILLS:
+                yield Damage(file, how, at, length=min(length, len(data) - at))
+
+
+def _pairs(file: str, data: bytes, places: Sequence[int], rng: random.Random) -> Iterator[Damage]:
+    """As many pairs of bits, and of words, as there are words."""
+    for _ in range(0, len(places), 8):
+        first, second = rng.sample(range(8 * len(places)), 2)
+        yield Damage(file, "bits", places[first // 8], first % 8, second=places[second // 8], second_bit=second % 8)
+        first, second = (rng.choice(places) // 8 * 8 for _ in range(2))
+        if max(first, second) + 8 <= len(data):
+            yield Damage(file, "words", first, second=second)
 
 
 def _places(data: bytes) -> tuple[Sequence[int], Sequence[int]]:

@@ -28,13 +28,9 @@ class _Chunk:
 
     def damaged_rows(self, damage: Damage, size: int) -> set[int]:
         """The positions whose batch a damage touches."""
-        if damage.how in ("removed", "swapped"):
-            first, last = 0, size
-        else:
-            first, last = damage.at, size if damage.how == "cut" else damage.at + 1
         found, start = set(), 0
         for end, positions in sorted(self.rows.items()):
-            if first < end and last > start:
+            if any(touched.start < end and touched.stop > start for touched in damage.touched(size)):
                 found.update(positions)
             start = end
         return found
@@ -64,8 +60,7 @@ class StoreSubject:
     def judge(self, root: Path, damage: Damage) -> str:
         assert self._story is not None
         chunk = self._chunks.get(damage.file)
-        is_flip = damage.how in ("bit", "inverted")
-        exact = chunk is None or (is_flip and damage.at in chunk.headers)
+        exact = chunk is None or (damage.is_one_byte and damage.at in chunk.headers)
         lost: set[tuple[str, int]] = set()
         is_foreign = put_back(self._story.path, damage)
         depth = QUICK if zlib.crc32(str(damage).encode()) % _DEEP else DEEP
@@ -78,7 +73,7 @@ class StoreSubject:
             beyond = {at for _, at in lost} - chunk.damaged_rows(damage, self._sizes[damage.file])
             if beyond:
                 raise Lost(f"the records {sorted(beyond)} are lost, whose batches are whole")
-            if is_flip and len({name for name, _ in lost}) > 1:
+            if damage.is_one_byte and len({name for name, _ in lost}) > 1:
                 raise Lost(f"one wrong byte loses several fields: {sorted(lost)}")
         return REPORTED if lost or is_foreign else EXACT
 
