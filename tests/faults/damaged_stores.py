@@ -61,11 +61,18 @@ class StoreSubject:
         assert self._story is not None
         chunk = self._chunks.get(damage.file)
         exact = chunk is None or (damage.is_one_byte and damage.at in chunk.headers)
+        noticed = exact and damage.is_one_byte
         lost: set[tuple[str, int]] = set()
         is_foreign = put_back(self._story.path, damage)
         depth = QUICK if zlib.crc32(str(damage).encode()) % _DEEP else DEEP
         problem = wrong(
-            self._story, [self._story.entries], depth=depth, scratch=root / "scratch", exact=exact, lost_values=lost
+            self._story,
+            [self._story.entries],
+            depth=depth,
+            scratch=root / "scratch",
+            exact=exact,
+            noticed=noticed,
+            lost_values=lost,
         )
         if problem:
             raise (Wrong if _VALUE.search(problem) else Lost)(problem)

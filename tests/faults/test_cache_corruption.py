@@ -1,6 +1,7 @@
 """A small feature cache damaged byte by byte, its key index included: an exact output, a miss or a typed error.
 
-The key index is derived: whatever it says, there is no error, and at worst a miss.
+The key index is derived: whatever it says, there is no error, and at worst a miss. `make torture` takes every byte
+(`corruption_campaign.py`).
 """
 
 import contextlib
@@ -105,17 +106,6 @@ def test_bytes_flipped(tmp_path: Path, file: str) -> None:
     assert look(path, file, flips(data, list(places)[:: either(6, 1) * (61 if file == "chunk" else 17)])) > 5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("file", FILES)
-def test_every_byte_flipped(tmp_path: Path, file: str, part: int) -> None:
-    """Of the key index: every byte of the words in use, and some of the others."""
-    path = make(tmp_path / "s")
-    data = file_of(path, file).read_bytes()
-    places = words_in_use(data) if file in DERIVED else range(len(data))
-    look(path, file, flips(data, list(places)[part::4]))
-
-
 def lengths(data: bytes, step: int) -> list[int]:
     """Lengths all over a file, and around whole pages."""
     pages = [at + more for at in range(0, len(data), 4096) for more in (-1, 0, 1, 8)]
@@ -127,14 +117,6 @@ def test_cut(tmp_path: Path, file: str) -> None:
     path = make(tmp_path / "s")
     data = file_of(path, file).read_bytes()
     assert look(path, file, cuts(data, lengths(data, max(7, len(data) // 40))[:: either(8, 2)]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file", FILES)
-def test_cut_at_many_lengths(tmp_path: Path, file: str) -> None:
-    path = make(tmp_path / "s")
-    data = file_of(path, file).read_bytes()
-    look(path, file, cuts(data, lengths(data, 1 if len(data) < 10_000 else 37)))
 
 
 @pytest.mark.parametrize("file", thinned(3, FILES))
@@ -149,18 +131,6 @@ def test_garbage(tmp_path: Path, file: str) -> None:
         yield from swapped_words(data, either(4, 10), rng)
 
     assert look(path, file, damages())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file", FILES)
-def test_much_garbage(tmp_path: Path, file: str) -> None:
-    path = make(tmp_path / "s")
-    data = file_of(path, file).read_bytes()
-    rng = np.random.default_rng(2)
-    for length in (1, 8, 64, 4096):
-        look(path, file, fills(data, length, max(61, len(data) // 100)))
-    look(path, file, pairs_of_bits(data, 500, rng))
-    look(path, file, swapped_words(data, 500, rng))
 
 
 @pytest.mark.parametrize("read_only", [True, False])

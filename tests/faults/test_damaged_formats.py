@@ -27,7 +27,7 @@ pytestmark = pytest.mark.forks
 
 @pytest.mark.parametrize("subject", thinned(3, [*STORES, *CACHES]), ids=lambda subject: subject.name)
 def test_some_damages(subject: Subject) -> None:
-    found = campaign(subject, 0, either(10, 1000), seed=1)
+    found = campaign(subject, 0, either(10, 200), seed=1)
     assert not found.failures, found.failures[0]
     assert found.exact + found.reported == found.damages > 0
 
@@ -35,7 +35,7 @@ def test_some_damages(subject: Subject) -> None:
 @pytest.mark.parametrize("subject", REMOTES, ids=lambda subject: subject.name)
 def test_some_damages_of_remotes(subject: Subject) -> None:
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
-    found = campaign(subject, 0, either(6, 1000), seed=1)
+    found = campaign(subject, 0, either(6, 200), seed=1)
     assert not found.failures, found.failures[0]
     assert found.exact + found.reported == found.damages > 0
 
@@ -49,7 +49,7 @@ def test_files_that_are_gone_or_of_another_store(subject: Subject) -> None:
 
 @pytest.mark.parametrize("subject", thinned(4, [*STORES, *CACHES]), ids=lambda subject: subject.name)
 def test_some_runs_and_pairs(subject: Subject) -> None:
-    found = campaign(subject, 0, either(10, 1000), chosen=lambda damage: damage.how in SEVERAL_BYTES)
+    found = campaign(subject, 0, either(10, 200), chosen=lambda damage: damage.how in SEVERAL_BYTES)
     assert not found.failures, found.failures[0]
     assert found.exact + found.reported == found.damages > 0
 
