@@ -12,10 +12,14 @@ from multiprocessing import util
 from typing import Any, TypeVar
 
 from warmstore.errors import RemoteUnavailable
+from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.lifecycle import Closeable
 from warmstore.storage.threads import Thread
 
 T = TypeVar("T")
+
+_LOOK = 0.5
+"""Seconds of a wait: Python notices an interrupt that comes just before a wait begins when it ends."""
 
 
 class Requests(Closeable):
@@ -42,22 +46,33 @@ class Requests(Closeable):
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine. Cancelling the future cancels its requests. Raises RemoteUnavailable after `close` and in
         forks."""
+        future: Future[T] | None = None
         try:
             self.check_process()
             # Under the lock: a coroutine is submitted before `close`, which cancels it, or refused.
-            with self._lock:
-                return asyncio.run_coroutine_threadsafe(coroutine, self._running())
+            with uninterrupted(), self._lock:
+                future = asyncio.run_coroutine_threadsafe(coroutine, self._running())
         except BaseException:
-            coroutine.close()
+            _drop(coroutine, future)
             raise
+        return future
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Start a coroutine, and wait for its result."""
-        future = self.submit(coroutine)
+        """Start a coroutine, and wait for its result. An interrupt is raised, and cancels its requests."""
+        future: Future[T] | None = None
+        done = threading.Lock()  # an interrupt while a future begins to wait leaves its own lock held, or is lost
+        done.acquire()
         try:
-            return future.result()
+            with uninterrupted():
+                future = self.submit(coroutine)
+                future.add_done_callback(lambda _: done.release())
+            while not done.acquire(timeout=_LOOK):
+                pass
+            with uninterrupted():
+                return future.result()
         except BaseException:
-            future.cancel()
+            with uninterrupted():
+                _drop(coroutine, future)
             raise
         finally:
             del future  # else its error would keep this frame, and those of the callers
@@ -118,6 +133,14 @@ class Requests(Closeable):
             self.closed = False
             self._register()
         return self._loop
+
+
+def _drop(coroutine: Coroutine[Any, Any, T], future: Future[T] | None) -> None:
+    """End a coroutine that nobody waits for. future: its own, once it was submitted."""
+    if future is None:
+        coroutine.close()
+    else:
+        future.cancel()
 
 
 async def aside(function: Callable[..., T], *arguments: object) -> T:
