@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import importlib
+import itertools
 import os
 import sys
 import types
@@ -18,17 +19,26 @@ CODE = "def scale(x):\n    return x * 2\ndef shift(x):\n    return x + 1\n"
 PROGRAM = "from my_package import helpers\ndef step(x):\n    return helpers.shift(helpers.scale(x))\n"
 
 
-def forget() -> None:
+def forget_modules() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in ("my_package", "my_program")]:
         del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def forget() -> None:
+    """Also what is known of all files, as a new process: it takes seconds."""
+    forget_modules()
     for cached in (origin._origin, origin._listed, origin._record, origin._without_record, origin._edited):
         cached.cache_clear()
-    importlib.invalidate_caches()
 
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """Write a package, and what an installer writes beside it; give the step of a program that calls it."""
+    """Write a package, and what an installer writes beside it; give the step of a program that calls it.
+
+    Each is in a folder of its own: 1, 2, and so on.
+    """
+    count = itertools.count(1)
 
     def install(
         folder: str = "packages",
@@ -37,14 +47,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         recorded: str | None = None,
         listed: bool = True,
     ) -> Any:
-        place = tmp_path / folder
+        root = tmp_path / str(next(count))
+        place = root / folder
         package, info = place / "my_package", place / f"other_name-{version}.dist-info"
-        for old in place.glob("*.dist-info/*"):
-            old.unlink()
         for path, text in (
             (package / "__init__.py", ""),
             (package / "helpers.py", code),
-            (tmp_path / "program" / "my_program.py", PROGRAM),
+            (root / "program" / "my_program.py", PROGRAM),
         ):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
@@ -55,13 +64,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
             (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: other-name\nVersion: {version}\n")
             (info / "RECORD").write_text(f"{lines}../../bin/tool,sha256=abc,9\nmy_package/x.pyc,,\n")
         monkeypatch.syspath_prepend(str(place))
-        monkeypatch.syspath_prepend(str(tmp_path / "program"))
+        monkeypatch.syspath_prepend(str(root / "program"))
         monkeypatch.setattr(sys, "dont_write_bytecode", True)
-        forget()
+        forget_modules()
         return importlib.import_module("my_program").step
 
     yield install
-    forget()
+    forget_modules()
 
 
 def test_a_version_or_recorded_hashes_are_other_code(install: Callable[..., Any]) -> None:
@@ -82,7 +91,7 @@ def test_installed_code_is_not_followed(install: Callable[..., Any]) -> None:
 
 def test_an_installed_file_that_was_edited_counts(install: Callable[..., Any], tmp_path: Path) -> None:
     before = identify(install())
-    file = tmp_path / "packages" / "my_package" / "helpers.py"
+    file = tmp_path / "1" / "packages" / "my_package" / "helpers.py"
     forget()
     file.write_text(CODE.replace("x * 2", "x * 3"))
     state = file.stat()
@@ -102,12 +111,12 @@ def test_an_edit_counts_where_the_clock_was_ahead_at_the_installation(
     """The edited file is older than its record, which lies in the future. A file that nobody edited changes nothing."""
     before = identify(install())
     forget()
-    info = tmp_path / "packages" / "other_name-1.0.dist-info" / "RECORD"
+    info = tmp_path / "1" / "packages" / "other_name-1.0.dist-info" / "RECORD"
     ahead = info.stat().st_mtime_ns + 10**9 * 86400 * 365
     os.utime(info, ns=(ahead, ahead))
     assert identify(importlib.import_module("my_program").step).digest == before.digest
     forget()
-    (tmp_path / "packages" / "my_package" / "helpers.py").write_text(CODE.replace("x * 2", "x * 3"))
+    (tmp_path / "1" / "packages" / "my_package" / "helpers.py").write_text(CODE.replace("x * 2", "x * 3"))
     assert identify(importlib.import_module("my_program").step).digest != before.digest
 
 
