@@ -25,12 +25,12 @@ test: .venv/has-dev test-servers
 	$(BIN)/python -m compileall -q src tests
 	$(BIN)/python -m pytest -n auto
 
-# One test at a time to each process: of a share that is all damages, one process would have an hour's work when others have none.
+# One test at a time to each process: with a share that is all damages, one would go on when the others have ended.
 test-slow: .venv/has-dev test-servers
 	$(BIN)/python -m compileall -q src tests
 	$(BIN)/python -m pytest -n auto --slow --maxschedchunk 1
 
-# The demo as a user starts it; it compiles for a minute, most of it on one core.
+# The demo as a user starts it: most of it is on one core.
 test-demo: .venv/has-dev
 	$(BIN)/python -m pytest --slow tests/cli/test_demo.py
 

@@ -213,15 +213,16 @@ def damages_of(file: str, data: bytes, other: bytes | None, seed: int) -> Iterat
     yield Damage(file, "removed")
     if other is not None and other != data:
         yield Damage(file, "swapped")
-    several = {*_runs(file, data, places[::_APART]), *_pairs(file, data, places, rng)}
-    yield from sorted((damage for damage in several if damage.of(data, b"") != data), key=str)
+    yield from dict.fromkeys([*_runs(file, data, places[::_APART]), *_pairs(file, data, places, rng)])
 
 
 def _runs(file: str, data: bytes, places: Sequence[int]) -> Iterator[Damage]:
     for at in places:
         for length in _LENGTHS:
-            for how in _FILLS:
-                yield Damage(file, how, at, length=min(length, len(data) - at))
+            there = data[at : at + length]
+            for how, fill in _FILLS.items():
+                if there != fill * len(there):
+                    yield Damage(file, how, at, length=len(there))
 
 
 def _pairs(file: str, data: bytes, places: Sequence[int], rng: random.Random) -> Iterator[Damage]:
@@ -230,7 +231,7 @@ def _pairs(file: str, data: bytes, places: Sequence[int], rng: random.Random) ->
         first, second = rng.sample(range(8 * len(places)), 2)
         yield Damage(file, "bits", places[first // 8], first % 8, second=places[second // 8], second_bit=second % 8)
         first, second = (rng.choice(places) // 8 * 8 for _ in range(2))
-        if max(first, second) + 8 <= len(data):
+        if max(first, second) + 8 <= len(data) and data[first : first + 8] != data[second : second + 8]:
             yield Damage(file, "words", first, second=second)
 
 
