@@ -12,6 +12,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from tests.few_modules import all_modules_searched, search_few_modules
 from tests.slow import set_long
 from tests.warm import COMMON
 
@@ -54,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("warmstore")
     if not config.getoption("--slow"):
         _spare_syncs()
+        search_few_modules()
         multiprocessing.set_forkserver_preload([*COMMON])
     state = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="warmstore-state-")  # never the user's registry
     config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
@@ -100,6 +102,13 @@ def pytest_collection_finish() -> None:
     """Leave what the imports made out of garbage collections: many tests collect, and most objects are torch's."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def all_modules() -> Iterator[None]:
+    """For tests of patches: all modules are searched for them, as in the long run."""
+    with all_modules_searched():
+        yield
 
 
 @pytest.fixture

@@ -110,6 +110,7 @@ def test_a_fresh_process_traces_nothing(made: Path) -> None:
     assert report.misses == []
 
 
+@pytest.mark.slow
 def test_comments_and_another_checkout_change_nothing(made: Path) -> None:
     report = used(edited(made, "def twice(x", "# what it says\n\n\ndef twice(x"))
     assert package_was_used(report)
@@ -129,14 +130,15 @@ def test_a_docstring_and_a_renamed_local_change_nothing(made: Path) -> None:
     assert package_was_used(used(edited(made, names, "    'Doc.'\n" + names.replace("found", "scaled"))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        pytest.param("x * SCALE", "SCALE * x * 1.5", "the code of `model.twice` was edited", marks=pytest.mark.slow),
+        ("x * SCALE", "SCALE * x * 1.5", "the code of `model.twice` was edited"),
         ("GAIN = 2.0", "GAIN = 3.0", "`model.Gained.GAIN` was 2.0, is 3.0"),
-        pytest.param("Gained, Other,", "Other, Gained,", "model.Model", marks=pytest.mark.slow),
-        pytest.param("shift=0.0", "shift=1.0", "`model.twice(shift=)` was 0.0, is 1.0", marks=pytest.mark.slow),
-        pytest.param("times=1.0", "times=3.0", "times=)` was 1.0, is 3.0", marks=pytest.mark.slow),
+        ("Gained, Other,", "Other, Gained,", "model.Model"),
+        ("shift=0.0", "shift=1.0", "`model.twice(shift=)` was 0.0, is 1.0"),
+        ("times=1.0", "times=3.0", "times=)` was 1.0, is 3.0"),
     ],
 )
 def test_an_edited_function_is_traced_anew_and_the_miss_says_why(made: Path, old: str, new: str, said: str) -> None:

@@ -88,6 +88,7 @@ def kills(folder: Path, rounds: int) -> None:
             assert there <= known  # nothing that is not counted
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment(tmp_path: Path) -> None:
     kills(tmp_path / "c", 6)
 

@@ -133,6 +133,7 @@ def test_settings_show_no_secrets_and_refuse_nonsense() -> None:
         compile_cache.init(remote="s3://bucket", remote_wait=-1)
 
 
+@pytest.mark.slow
 def test_a_warm_up_brings_all_of_a_job_from_the_remote(
     filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

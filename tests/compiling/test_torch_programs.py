@@ -96,6 +96,7 @@ values, right = torch.compile(function)(x, y), function(x, y)
 _slow = [pytest.param(name, marks=pytest.mark.slow) for name in ("truncated", "emptied", "flipped", "gone", "a source")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["a pickle", *_slow])
 def test_a_damaged_store_is_compiled_anew(filled: Path, tmp_path: Path, blobs: Blobs, damage: str) -> None:
     mark = tmp_path / "intruded"

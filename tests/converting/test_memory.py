@@ -6,16 +6,14 @@ from pathlib import Path
 import pytest
 from benchmarks.convert import MAKERS
 from benchmarks.private_memory import in_fresh_process
-from tests.slow import thinned
 
 SIZE = 400_000_000
 BOUND = 300e6
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory counts differently elsewhere")
-@pytest.mark.parametrize(
-    "name", thinned(2, [name if name == "array.npy" else pytest.param(name, marks=pytest.mark.slow) for name in MAKERS])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MAKERS)
 def test_a_conversion_takes_less_than_its_source(tmp_path: Path, name: str) -> None:
     MAKERS[name](tmp_path / name, SIZE)
     found = in_fresh_process("benchmarks.convert", str(tmp_path / name), str(tmp_path / "store"))

@@ -101,7 +101,7 @@ def test_every_byte_of_chunks(story: Story, file: str, every: int) -> None:
 def test_every_length_of_chunks(story: Story, file: str, every: int) -> None:
     data = files_of(story)[file].read_bytes()
     assert look(story, file, cuts(data, range(0, len(data), 7 * every)), exact=False, noticed=True)
-    assert look(story, file, cuts(data, range(1, len(data), 233)), exact=False, noticed=True, depth=DEEP)
+    assert look(story, file, cuts(data, range(1, len(data), either(997, 233))), exact=False, noticed=True, depth=DEEP)
 
 
 @pytest.mark.parametrize("file", CHUNKS)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 from tests.faults import processes
 from tests.faults.children import FIELDS, check, columns, in_child, record, well
 from tests.slow import thinned
@@ -347,7 +348,7 @@ def test_a_fork_after_torch_gathered_does_not_wait_for_ever(tmp_path: Path) -> N
         "    os._exit(0 if (store[:]['x'] == values).all() else 3)\n"
         "sys.exit(os.waitpid(child, 0)[1] != 0)\n"
     )
-    assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], check=False).returncode == 0
+    assert warm.run([sys.executable, "-c", code, tmp_path / "s"]).returncode == 0
 
 
 class Counted(Closeable):

@@ -16,7 +16,7 @@ import pytest
 from tests.faults.children import FIELDS, check, columns, in_child, record
 from tests.faults.seam import Counting, FullDisk, Killing, Refusing
 from tests.faults.stories import Hasty
-from tests.slow import thinned
+from tests.slow import either, thinned
 
 import warmstore as ws
 from warmstore.errors import WriteFailed
@@ -91,8 +91,9 @@ STATES: dict[Job, list[list[int]]] = {
     seal: [BEFORE, [*BEFORE, 9], [*BEFORE, 9, 10]],
 }
 MOMENTS = ("before", "middle", "after")
+STEP = either(16, 8)
 PARTS = [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 8))]
-"""Eighths of the cases, of which the short run has one."""
+"""Eighths of the cases, of which the short run has half of one."""
 
 
 def operations(path: Path, job: Job) -> list[str]:
@@ -145,7 +146,7 @@ def test_killed_at_any_operation(path: Path, job: Job, part: int) -> None:
     cases = [
         (at, moment) for at in range(len(names)) for moment in MOMENTS if moment != "middle" or names[at] == "write"
     ]
-    for at, moment in dict.fromkeys((*cases[part::8], cases[-1])):  # all parts see a job that was killed at its end
+    for at, moment in dict.fromkeys((*cases[part::STEP], cases[-1])):  # all parts see a job that was killed at its end
         copy = Path(shutil.copytree(path, path.with_name(f"{at} {moment}")))
         reader = ws.RecordStore.open(copy)
         late = ws.RecordStore.open(copy)
@@ -170,7 +171,7 @@ def test_killed_at_any_operation(path: Path, job: Job, part: int) -> None:
     assert len(seen) > 1
 
 
-@pytest.mark.parametrize("job", thinned(2, STATES))
+@pytest.mark.parametrize("job", thinned(3, STATES))
 def test_a_disk_that_is_full_leaves_a_whole_state(path: Path, job: Job) -> None:
     room, failures = 0, 0
     while True:
@@ -218,7 +219,7 @@ def test_an_update_of_several_batches_that_a_full_disk_refused_is_done_later(pat
 @pytest.mark.parametrize("job", STATES)
 def test_any_operation_refused(path: Path, job: Job, forever: bool, part: int) -> None:
     names = operations(path, job)
-    for at in range(part, len(names), 8):
+    for at in range(part, len(names), STEP):
         copy = Path(shutil.copytree(path, path.with_name(str(at))))
         files = Refusing(forever=forever)
         files.at = at
@@ -233,17 +234,8 @@ def test_any_operation_refused(path: Path, job: Job, forever: bool, part: int) -
         shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize(
-    ("version", "name"),
-    thinned(
-        3,
-        [
-            (1, "edited"),
-            pytest.param(1, "killed", marks=pytest.mark.slow),
-            pytest.param(3, "adopted", marks=pytest.mark.slow),
-        ],
-    ),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "name"), [(1, "edited"), (1, "killed"), (3, "adopted")])
 def test_an_upgrade_killed_at_any_operation(tmp_path: Path, version: int, name: str) -> None:
     frozen = HERE / "frozen" / f"format-{version}" / name
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from tests import warm
 from tests.features.test_remote_binding import fill, has
-from tests.slow import either
 from torch import nn
 
 import warmstore as ws
@@ -38,6 +37,7 @@ def pushed(folder: Path, remote: Path, ids: range, *, verify: bool = False) -> N
         cache.push(url_of(remote), verify=verify)
 
 
+@pytest.mark.slow
 def test_processes_of_one_host_sync_one_folder(tmp_path: Path, remote: Path) -> None:
     for first in range(0, 1000, 100):
         pushed(tmp_path / f"host{first}", remote, range(first, first + 100))
@@ -50,7 +50,7 @@ def test_processes_of_one_host_sync_one_folder(tmp_path: Path, remote: Path) -> 
         with ws.FeatureCache(sys.argv[1], "net") as cache:
             assert len(cache) == 1000, len(cache)
     """
-    for attempt in range(either(1, 3)):
+    for attempt in range(3):
         command = [sys.executable, "-c", program, str(tmp_path / f"shared{attempt}"), url_of(remote)]
         processes = [warm.popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
         ended = [(process.communicate()[1], process.returncode) for process in processes]

@@ -69,6 +69,7 @@ def check(cache: str, tmp_path: Path) -> None:
     assert torch.equal(values, 2 * torch.arange(3.0 * ROWS).reshape(ROWS, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["URL"], indirect=True)
 def test_shards_from_the_command_line_and_one_that_is_killed_goes_on(cache: str, tmp_path: Path) -> None:
     program(cache, 0.1)

@@ -519,6 +519,7 @@ for m in (Model(), Bare()):
 """
 
 
+@pytest.mark.slow
 def test_same_in_every_process(run_script):
     assert run_script(SCRIPT, fresh=True, PYTHONHASHSEED="1") == "0\n0\n"
     assert run_script(SCRIPT, fresh=True, PYTHONHASHSEED="2") == "2\n2\n"

@@ -4,7 +4,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from tests.slow import thinned
 
 COMMON = """
 import multiprocessing, os, random, signal, sys, threading, warnings
@@ -45,7 +44,8 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", thinned(5, ENDS))
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ENDS)
 def test_rows_pending_at_exit(run_script, end):
     status = {"exception": 1, "keyboard": -2}.get(end, 0)
     run_script(COMMON + f"module = open_module()\ncall(module, range(5))\n{ENDS[end]}\n", status=status, fresh=True)
@@ -130,6 +130,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_one_computes_and_others_read_live(run_script):
     run_script(COMMON + LIVE)
 
@@ -238,7 +239,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("seeds", [10, pytest.param(36, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [10, 36])
 def test_killed_at_any_moment(run_script, seeds):
     """Everything flushed is a hit, and nothing is wrong, after each of many SIGKILLs."""
     kills, promised = map(int, run_script(COMMON + KILLS.replace("SEEDS", str(seeds))).split())
@@ -422,6 +424,7 @@ assert not found, found
 """
 
 
+@pytest.mark.slow
 def test_threads_import_nothing(run_script):
     """A process that is forked while a thread imports a module waits for that import, which has no thread there."""
     run_script(COMMON + IMPORTS, fresh=True)

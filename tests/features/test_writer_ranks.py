@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.slow import either, thinned
 
 import warmstore as ws
 from warmstore.features.writer_ranks import WriterRanks
@@ -67,10 +66,11 @@ module.cache.close()
 """
 
 
-WORLD = either(2, 4)
+WORLD = 4
 
 
-@pytest.mark.parametrize(("ranks", "writers"), thinned(2, [(None, WORLD), ([0], 1)]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "writers"), [(None, WORLD), ([0], 1)])
 def test_under_torchrun(tmp_path: Path, ranks: list[int] | None, writers: int) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]

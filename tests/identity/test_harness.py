@@ -12,6 +12,7 @@ from tests.identity.places import GLOBAL
 from tests.identity.programs import program_of
 from tests.identity.server import Reply, Server, Task
 from tests.identity.systems import Use
+from tests.slow import thinned
 
 EDIT = Edit("int", "3", "4")
 
@@ -38,7 +39,7 @@ def case_of(system: str, when: str = "next process", **options: object) -> Case:
     return replace(found, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("system", ["step", "module"])
+@pytest.mark.parametrize("system", thinned(2, ["module", "step"]))
 def test_a_cache_that_keeps_nothing_fails(system: str, server: Server) -> None:
     assert run_case(case_of(system), server).verdict is Verdict.RIGHT
     assert run_case(case_of(system), Forgetful(server)).verdict is Verdict.FALSE_ALARM

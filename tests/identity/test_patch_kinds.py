@@ -23,6 +23,8 @@ from torch.nn import functional
 from warmstore.identity import Identity, identify
 from warmstore.identity.patches import Patches
 
+pytestmark = pytest.mark.usefixtures("all_modules")
+
 
 def step(x: Any) -> Any:
     return torch.relu(x), PIL.Image.new("L", (1, 1)), np.add(x, 1), json.dumps("a")

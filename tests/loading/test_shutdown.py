@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from tests.slow import thinned
 
 import warmstore as ws
 
@@ -22,7 +23,7 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "tests.loading.children", *map(str, arguments)]
 
 
-@pytest.mark.parametrize(("workers", "processes"), [(0, 0), (3, 0), (0, 2)])
+@pytest.mark.parametrize(("workers", "processes"), thinned(3, [(3, 0), (0, 0), (0, 2)]))
 def test_an_interrupt_in_the_middle(store: ws.RecordStore, workers: int, processes: int) -> None:
     with subprocess.Popen(
         command("interrupted", store.path, workers, processes), stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
@@ -36,7 +37,7 @@ def test_an_interrupt_in_the_middle(store: ws.RecordStore, workers: int, process
     assert int(rest.split()[-1]) in (8, 10)  # before or after the next batch
 
 
-@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize("workers", thinned(2, [3, 0]))
 def test_the_end_of_the_program_does_not_hang(store: ws.RecordStore, workers: int) -> None:
     done = subprocess.run(
         command("abandoned", store.path, workers), capture_output=True, text=True, env=ENVIRONMENT, check=True
@@ -58,6 +59,7 @@ def test_workers_of_a_killed_program_end_with_batches_that_nobody_reads(store: w
     assert not alive
 
 
+@pytest.mark.slow
 def test_a_killed_worker_of_torch_is_torchs_error_and_leaves_nothing(store: ws.RecordStore) -> None:
     done = subprocess.run(
         command("killed", store.path, 2), capture_output=True, text=True, env=ENVIRONMENT, check=False

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from tests import warm
-from tests.slow import thinned
 
 PROGRAM = """
 import json
@@ -88,7 +87,8 @@ def run(
     return right, done.stderr.split().count("COMPUTED"), notes
 
 
-@pytest.mark.parametrize(("is_alike", "method"), thinned(3, [(True, "fork"), (False, "fork"), (False, "spawn")]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("is_alike", "method"), [(True, "fork"), (False, "fork"), (False, "spawn")])
 def test_kept_samples_are_those_of_the_encoder_of_now(tmp_path: Path, is_alike: bool, method: str) -> None:
     kinds: dict[str, Any] = {"is_alike": is_alike, "method": method}
     right, computed, notes = run(tmp_path, **kinds)

@@ -7,7 +7,7 @@ import numpy as np
 import psutil
 import pytest
 from tests.pipeline.making import plan_of
-from tests.slow import unforked
+from tests.slow import thinned, unforked
 
 import warmstore as ws
 
@@ -37,7 +37,7 @@ def workers() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True) if child.is_running()}
 
 
-@pytest.mark.parametrize("start_method", ["fork", unforked()])
+@pytest.mark.parametrize("start_method", thinned(2, ["fork", unforked()]))
 def test_workers_end_once_all_samples_are_cached(start_method: str, tmp_path: Path) -> None:
     pipe = pipeline()
     plan = plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path, workers=0, fill_workers=2)

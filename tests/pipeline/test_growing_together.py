@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests import warm
 from tests.pipeline.making import watched
+from tests.slow import thinned
 
 from warmstore.storage.disk_usage import folder_bytes
 
@@ -98,7 +99,7 @@ def test_nothing_is_lost(tmp_path: Path) -> None:
     assert json.loads(said[0].splitlines()[-1]) == [0, 0]
 
 
-@pytest.mark.parametrize("share", [0.3, 0.7])
+@pytest.mark.parametrize("share", thinned(2, [0.3, 0.7]))
 def test_a_budget_that_cannot_hold_all(tmp_path: Path, share: float) -> None:
     disk = int(300 * 20_000 * share)
     computed, most = together(tmp_path, disk)

@@ -14,7 +14,6 @@ from tests.pipeline.making import watched
 from tests.remote.conftest import nginx, s3_proxy, s3_server
 from tests.remote.proxy import FAULTS, Proxy
 from tests.remote.servers import BUCKET, S3, Nginx, s3_variables
-from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.storage.disk_usage import folder_bytes
@@ -182,7 +181,8 @@ def test_two_processes_pull_at_once(url: str, machines: tuple[Machine, Machine])
     assert two.run("epoch", disk=disk)["epoch"] == 0
 
 
-@pytest.mark.parametrize("disk", thinned(2, [4 << 20, 16 << 20]))
+@pytest.mark.slow
+@pytest.mark.parametrize("disk", [4 << 20, 16 << 20])
 def test_a_pull_beside_a_process_that_fills(disk: int, url: str, machines: tuple[Machine, Machine]) -> None:
     one, two = machines
     one.run("fill", f"push={url}", disk=8 << 20)
@@ -194,7 +194,8 @@ def test_a_pull_beside_a_process_that_fills(disk: int, url: str, machines: tuple
     assert (two.run("epoch", disk=disk)["epoch"] == 0) == (disk > 8 << 20)
 
 
-@pytest.mark.parametrize("request_number", thinned(12, range(8, 20)))
+@pytest.mark.slow
+@pytest.mark.parametrize("request_number", range(8, 20))
 def test_a_killed_pull_goes_on(
     request_number: int, url: str, s3_proxy: Proxy, machines: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +221,7 @@ def test_a_killed_pull_goes_on(
     assert not list(two.tier.rglob(".pull"))
 
 
+@pytest.mark.slow
 def test_what_a_killed_pull_left_makes_room(
     url: str, s3_proxy: Proxy, machines: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,7 +248,8 @@ def test_what_a_killed_pull_left_makes_room(
     assert two.run("epoch", samples=(0, 200), disk=needed)["epoch"] == 0
 
 
-@pytest.mark.parametrize("fault", thinned(8, FAULTS))
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
 def test_faults_of_the_network(
     fault: str, url: str, s3_proxy: Proxy, machines: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:

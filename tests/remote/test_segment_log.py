@@ -55,7 +55,7 @@ def test_what_is_appended_is_read(objects: MemoryObjects) -> None:
 
 def test_requests(objects: MemoryObjects) -> None:
     """The bars: an idle reading, one batch, and the first reading of what a thousand writers have appended."""
-    writers = either(300, 1000)
+    writers = either(110, 1000)
     count: Count = objects.count
     sent = []
     idle = Host(objects)
@@ -102,7 +102,7 @@ def test_hosts_that_write_at_once_lose_nothing(objects: MemoryObjects, seed: int
     hosts = [Host(objects) for _ in range(8)]
     states = {host: host.read() for host in hosts}
     appended: set[bytes] = set()
-    for number in range(300):
+    for number in range(either(100, 300)):
         host = chance.choice(hosts)
         payload = b"%d" % number
         host.append(payload, states[host])

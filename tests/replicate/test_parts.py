@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.remote.memory import Count, MemoryObjects
-from tests.slow import either
 
 import warmstore as ws
 from warmstore.errors import Diverged, StoreExists
@@ -55,9 +54,10 @@ def add_hosts(objects: MemoryObjects, about: str, count: int, rows: int = 1) -> 
     return size
 
 
+@pytest.mark.slow
 def test_requests_among_many_hosts(objects: MemoryObjects, tmp_path: Path) -> None:
     count: Count = objects.count
-    hosts = either(300, 1000)
+    hosts = 1000
     with ws.FeatureCache(tmp_path / "a", "net") as cache:
         put(cache, range(10))
         cache.push("place")
@@ -82,7 +82,7 @@ def test_requests_among_many_hosts(objects: MemoryObjects, tmp_path: Path) -> No
     assert len(PartLog(None).read(objects).parts) == hosts
 
 
-@pytest.mark.parametrize("hosts", [4, 40, 400])
+@pytest.mark.parametrize("hosts", [4, 40, pytest.param(400, marks=pytest.mark.slow)])
 def test_logs_grow_with_what_is_pushed_and_not_with_hosts(objects: MemoryObjects, hosts: int) -> None:
     written = add_hosts(objects, "0" * 64, hosts, rows=400 // hosts)
     objects.count.reset()

@@ -382,6 +382,7 @@ def test_a_folder_that_can_only_be_read_is_pushed(seen_by_all: Path) -> None:
     assert subprocess.run(command, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_s3_dies_with_all_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with S3(tmp_path / "s3") as server, make(tmp_path / "a", 100) as store:
         for name, value in server.variables.items():
@@ -409,7 +410,7 @@ def each_request(proxy: Proxy, fault: str, do: Callable[[int], Any]) -> int:
     raise AssertionError
 
 
-@pytest.mark.parametrize("fault", thinned(6, FAULTS))
+@pytest.mark.parametrize("fault", thinned(12, FAULTS))
 def test_every_fault_at_every_request_of_a_pull(fault: str, behind_proxy: str, s3_proxy: Proxy, tmp_path: Path) -> None:
     with make(tmp_path / "a", 150) as store:
         store.push(behind_proxy)
@@ -426,7 +427,7 @@ def test_every_fault_at_every_request_of_a_pull(fault: str, behind_proxy: str, s
         assert each_request(s3_proxy, fault, pull) >= 5
 
 
-@pytest.mark.parametrize("fault", thinned(6, FAULTS))
+@pytest.mark.parametrize("fault", thinned(12, FAULTS))
 def test_every_fault_at_every_request_of_a_push(fault: str, behind_proxy: str, s3_proxy: Proxy, tmp_path: Path) -> None:
     with make(tmp_path / "a", 150) as store:
 

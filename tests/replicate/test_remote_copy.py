@@ -213,6 +213,7 @@ def test_the_list_of_chunks_of_a_copy_is_written_again(remote: str, tmp_path: Pa
         assert path.read_bytes() == data
 
 
+@pytest.mark.slow
 def test_threads_and_processes_share_a_copy(remote: str, tmp_path: Path) -> None:
     program = """if True:
         import sys
@@ -271,7 +272,7 @@ def test_forked_children_fetch_for_themselves(remote: str, tmp_path: Path) -> No
         assert fetched(store) == before
 
 
-@pytest.mark.parametrize("method", ["fork", unforked()])
+@pytest.mark.parametrize("method", thinned(2, ["fork", unforked()]))
 def test_workers_of_a_data_loader_fetch_for_themselves(method: str, remote: str, tmp_path: Path) -> None:
     torch_data = pytest.importorskip("torch.utils.data")
     with ws.RecordStore.open(remote, cache_dir=tmp_path / "cache") as store:

@@ -46,7 +46,7 @@ def test_a_start_fails_or_succeeds(name: str, begin: Callable[[int], None]) -> N
                 outcome = ""
         say(outcome)
 
-    for more in (*range(0, 100_000, either(10_000, 1000)), 1 << 31):
+    for more in (*range(0, 100_000, either(25_000, 1000)), 1 << 31):
         (outcome,) = well(in_child(lambda say, more=more: work(say, more)))  # type: ignore[misc]
         assert (more < 1 << 31) == ("can't start new thread" in outcome), (more, outcome)
 

@@ -326,7 +326,7 @@ def test_rows_that_a_rebalance_removed_while_the_index_caught_up(
         assert right(one, list(range(100))) == 10
 
 
-@pytest.mark.parametrize("how", ["deleted", "replaced"])
+@pytest.mark.parametrize("how", thinned(2, ["deleted", "replaced"]))
 def test_an_eviction_brings_nothing_back(how: str, tmp_path: Path) -> None:
     """A sample that another process than its writer has deleted or replaced, in a chunk that was begun before."""
     with (

@@ -115,6 +115,7 @@ def test_answers_that_are_known_already_are_kept_with_a_plan(tmp_path: Path, pat
     assert evaluated(paths, tmp_path / "cache") == 0
 
 
+@pytest.mark.slow
 def test_the_samples_of_a_first_run_are_those_of_a_second(tmp_path: Path) -> None:
     """The calls of the pass are no changes by the program, so the second run, without a pass, finds what was kept."""
     source = f"""

@@ -123,6 +123,7 @@ def test_joint_is_never_worse_than_the_rules_it_is_compared_with(problem: Placem
         assert ours <= 1.003 * slack * in_all(problem, other.counts) * (1 + 1e-5), rule
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(problems())
 def test_joint_mixes_only_where_that_pays(problem: PlacementProblem) -> None:

@@ -32,7 +32,7 @@ class Failing(Watched):
             self.at -= 1
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", thinned(2, ["before", "after"]))
 @pytest.mark.parametrize("error", thinned(2, [OSError(5, "broken"), KeyboardInterrupt()]), ids=["error", "interrupt"])
 def test_a_rebalance_that_fails_at_any_operation(tmp_path: Path, error: BaseException, moment: str) -> None:
     raised = 0

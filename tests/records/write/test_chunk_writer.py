@@ -127,8 +127,9 @@ def test_an_empty_chunk_is_removed_and_letting_go_twice_is_fine(tmp_path: Path) 
 
 def large_batches(writer: ChunkWriter) -> int:
     """Append batches of 0.9 MB; returns where the last one ends."""
+    rows = batch(30_000)
     for _ in range(9):
-        writer.append(batch(30_000))
+        writer.append(rows)
     return writer.next_offset
 
 

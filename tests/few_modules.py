@@ -1,0 +1,62 @@
+"""The short run searches few modules for patches: tests import some 8,000, and a search of all takes seconds."""
+
+import atexit
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from warmstore.identity.patches import search
+
+_LEFT_OUT = (
+    "accelerate",
+    "botocore",
+    "datasets",
+    "grain",
+    "huggingface_hub",
+    "hypothesis",
+    "ipython",
+    "jax",
+    "jaxlib",
+    "lightning",
+    "matplotlib",
+    "mpmath",
+    "networkx",
+    "orbax_checkpoint",
+    "pandas",
+    "polars",
+    "pytest",
+    "scipy",
+    "sympy",
+    "torch",
+    "torchmetrics",
+    "transformers",
+    "wandb",
+)
+"""Distributions of which no patch counts, but for those in `torch.nn`."""
+
+_all_modules = search._loaded_modules
+_of_all = search._Namespaces()
+atexit.register(_of_all.forget)  # as those of the program
+
+
+def _few_modules(known: Any) -> Any:
+    return {
+        name: each
+        for name, each in _all_modules(known).items()
+        if each.origin.name not in _LEFT_OUT or name.startswith("torch.nn.")
+    }
+
+
+def search_few_modules() -> None:
+    """From now on, in this process and its forks."""
+    search._loaded_modules = _few_modules
+
+
+@contextlib.contextmanager
+def all_modules_searched() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(search, "_loaded_modules", _all_modules)
+        patched.setattr(search, "_namespaces", _of_all)
+        yield
