@@ -150,7 +150,7 @@ def go_on(numbers: list[int], *opened: ws.RecordStore) -> None:
         check(again, numbers)
 
 
-@pytest.mark.parametrize(("at", "moment"), thinned(12, some(moments(OPERATIONS[rebalance]))))
+@pytest.mark.parametrize(("at", "moment"), thinned(24, some(moments(OPERATIONS[rebalance]))))
 def test_a_rebalance_killed_at_any_operation(path: Path, at: int, moment: str) -> None:
     reader = ws.RecordStore.open(path)
     ended = in_child(lambda say: rebalance(path, Killing(at, moment), say))
@@ -165,7 +165,7 @@ def test_a_rebalance_killed_at_any_operation(path: Path, at: int, moment: str) -
     go_on([*BEFORE, 7] if committed else BEFORE, reader)
 
 
-@pytest.mark.parametrize(("at", "moment"), thinned(12, some(moments(OPERATIONS[rebalance]))))
+@pytest.mark.parametrize(("at", "moment"), thinned(24, some(moments(OPERATIONS[rebalance]))))
 def test_a_writer_with_pending_rows_beside_a_killed_rebalance(path: Path, at: int, moment: str) -> None:
     writer = ws.RecordStore.open(path, "a", chunk_size=CHUNK)
     writer.append(record(13))
@@ -181,7 +181,7 @@ def test_a_writer_with_pending_rows_beside_a_killed_rebalance(path: Path, at: in
     go_on(numbers, writer)
 
 
-@pytest.mark.parametrize(("at", "moment"), thinned(12, some(moments(OPERATIONS[edit]))))
+@pytest.mark.parametrize(("at", "moment"), thinned(24, some(moments(OPERATIONS[edit]))))
 def test_edits_killed_at_any_operation(path: Path, at: int, moment: str) -> None:
     reader = ws.RecordStore.open(path)
     ended = in_child(lambda say: edit(path, Killing(at, moment), say))

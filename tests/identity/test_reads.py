@@ -120,7 +120,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("world"))
 
 
-@pytest.mark.parametrize("program", thinned(2, PROGRAMS))
+@pytest.mark.parametrize("program", thinned(4, PROGRAMS))
 def test_a_sample_of_what_is_read_counts(program: str, world: World) -> None:
     every = SAMPLE * LARGE.get(program, 1)
     first = sum(map(ord, program)) % every

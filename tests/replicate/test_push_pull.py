@@ -555,7 +555,7 @@ def test_old_heads_go(tmp_path: Path) -> None:
             assert read_heads(objects)[0].sequence == 8
 
 
-@pytest.mark.parametrize("kind", ["store", "cache", "bounded cache"])
+@pytest.mark.parametrize("kind", thinned(2, ["store", "cache", "bounded cache"]))
 def test_a_push_beside_a_process_that_removes_chunks(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
