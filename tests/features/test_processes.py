@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.slow import thinned
 
 COMMON = """
 import multiprocessing, os, random, signal, sys, threading, warnings
@@ -44,8 +45,7 @@ ENDS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", thinned(5, ENDS))
 def test_rows_pending_at_exit(run_script, end):
     status = {"exception": 1, "keyboard": -2}.get(end, 0)
     run_script(COMMON + f"module = open_module()\ncall(module, range(5))\n{ENDS[end]}\n", status=status, fresh=True)
@@ -130,7 +130,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_one_computes_and_others_read_live(run_script):
     run_script(COMMON + LIVE)
 

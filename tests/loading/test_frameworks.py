@@ -6,10 +6,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.slow import thinned
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("package", ["grain", "jax"])
+@pytest.mark.parametrize("package", thinned(2, ["grain", "jax"]))
 def test_its_own_tests_pass(package: str) -> None:
     if find_spec(package) is None:
         pytest.skip(f"needs {package}")
