@@ -109,7 +109,9 @@ assert error_of(lambda: ws.Pipeline([1]).step(abs).plan(memory="1MB")).endswith(
 
 
 def test_commands_name_an_extra_in_one_line() -> None:
-    done = run_without("blake3", "from warmstore.cli import app\nsys.argv = ['warmstore', 'compiled', 'stats']\napp()")
+    done = run_without(
+        "torch blake3", "from warmstore.cli import app\nsys.argv = ['warmstore', 'compiled', 'stats']\napp()"
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "Error: warmstore compiled needs blake3: pip install 'warmstore[compile]'\n"
 

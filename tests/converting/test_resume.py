@@ -103,7 +103,7 @@ SOURCES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("when", thinned(3, ["before", "after"]))
-@pytest.mark.parametrize("name", thinned(2, SOURCES))
+@pytest.mark.parametrize("name", thinned(3, SOURCES))
 def test_a_killed_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, when: str) -> None:
     SOURCES[name](str(tmp_path))
     command = [sys.executable, "-c", KILLED, name, str(tmp_path), "4", when]

@@ -25,14 +25,14 @@ from tests.slow import either, thinned
 pytestmark = pytest.mark.forks
 
 
-@pytest.mark.parametrize("subject", thinned(3, [*STORES, *CACHES]), ids=lambda subject: subject.name)
+@pytest.mark.parametrize("subject", thinned(4, [*STORES, *CACHES]), ids=lambda subject: subject.name)
 def test_some_damages(subject: Subject) -> None:
     found = campaign(subject, 0, either(10, 200), seed=1)
     assert not found.failures, found.failures[0]
     assert found.exact + found.reported == found.damages > 0
 
 
-@pytest.mark.parametrize("subject", REMOTES, ids=lambda subject: subject.name)
+@pytest.mark.parametrize("subject", thinned(2, REMOTES), ids=lambda subject: subject.name)
 def test_some_damages_of_remotes(subject: Subject) -> None:
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
     found = campaign(subject, 0, either(6, 200), seed=1)
@@ -40,7 +40,7 @@ def test_some_damages_of_remotes(subject: Subject) -> None:
     assert found.exact + found.reported == found.damages > 0
 
 
-@pytest.mark.parametrize("subject", thinned(4, [*STORES, *CACHES]), ids=lambda subject: subject.name)
+@pytest.mark.parametrize("subject", thinned(6, [*STORES, *CACHES]), ids=lambda subject: subject.name)
 def test_files_that_are_gone_or_of_another_store(subject: Subject) -> None:
     found = campaign(subject, 0, 100, chosen=lambda damage: damage.how in ("removed", "swapped"))
     assert not found.failures, found.failures[0]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.slow import thinned
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -24,7 +25,7 @@ def fresh_dynamo():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("ids", ["list", "tensor", "strings"])
+@pytest.mark.parametrize("ids", thinned(3, ["list", "tensor", "strings"]))
 def test_a_compiled_model_breaks_its_graph_once_and_is_compiled_once(tmp_path, linear, ids):
     module = ws.CachedModule(linear, ws.FeatureCache(tmp_path, "id"))
     counter = CompileCounterWithBackend("aot_eager")
@@ -58,7 +59,7 @@ def test_a_compiled_module_inside(tmp_path, linear):
         ws.CachedModule(linear, cache)(torch.rand(4, 3), cache_ids=range(8, 12))
 
 
-@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("trains", thinned(2, [True, False]))
 def test_layers_of_torch_that_are_compiled_beside_it(trains, tmp_path, linear):
     """They are functions of torch's, so Dynamo puts what it makes of them into torch's own modules."""
     x = torch.rand(4, 3)

@@ -196,7 +196,7 @@ def test_forged_names_cost_nothing_and_hide_nobody(objects: MemoryObjects) -> No
     listed = [entry.name.removeprefix("log/") for entry in objects.entries("log")]
     forger = signatures(SigningKey.new())
     large = bytes(1 << 20)
-    for number in range(200):
+    for number in range(either(50, 200)):
         objects.put(f"log/h{99999999 - number}-{hash_of(large)}", large)
         objects.put(f"log/{forger.name(f'h{number + 10**7:08d}', large).text}", large)
         objects.put(f"log/{forger.name('s', b'%d' % number).text}", b"%d" % number)

@@ -301,7 +301,7 @@ def test_a_forked_child_says_why_a_block_is_missing(remote: str, tmp_path: Path)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.parametrize("fault", thinned(3, FAULTS[:-1]))
+@pytest.mark.parametrize("fault", thinned(6, FAULTS[:-1]))
 def test_every_fault_at_every_request(fault: str, behind_proxy: str, s3_proxy: Proxy, tmp_path: Path) -> None:
     with make(tmp_path / "a", 100) as local:
         local.push(behind_proxy)

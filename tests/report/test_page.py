@@ -18,7 +18,7 @@ from tests.report.histories import (
     pipeline_history,
     write,
 )
-from tests.slow import thinned
+from tests.slow import either, thinned
 
 import warmstore as ws
 from warmstore.report import report_data
@@ -168,7 +168,8 @@ def test_huge_numbers(tmp_path: Path) -> None:
 
 
 def test_many_caches_of_many_runs(tmp_path: Path) -> None:
-    for number in range(200):
+    count = either(50, 200)
+    for number in range(count):
         folder = tmp_path / f"plans_{number:03d}"
         runs = [epochs(20, f"r{number}-{run}", kind="pipelines", event="epoch", name="a") for run in range(3)]
         write(folder, [record for run in runs for record in run])
@@ -176,9 +177,9 @@ def test_many_caches_of_many_runs(tmp_path: Path) -> None:
     data = collect([tmp_path], NOW)
     content = page(data)
     assert time.process_time() - began < 20
-    assert len(data.caches) == 200
+    assert len(data.caches) == count
     assert len(content) < 20_000_000
-    assert "196 more caches" in content
+    assert f"{count - 4} more caches" in content
 
 
 def test_caches_of_one_name_are_told_apart(tmp_path: Path) -> None:
