@@ -109,7 +109,6 @@ def a_remote_that_is_read(folder: Path) -> None:
 @pytest.fixture
 def collector() -> Iterator[None]:
     """Off."""
-    gc.collect()
     gc.disable()
     yield
     gc.enable()

@@ -49,7 +49,7 @@ def look(
 
 
 @EVERY
-@pytest.mark.parametrize("file", OTHERS)
+@pytest.mark.parametrize("file", thinned(2, OTHERS))
 def test_every_byte_of_what_has_a_copy(story: Story, file: str, every: int) -> None:
     data = files_of(story)[file].read_bytes()
     places = range(0, len(data), every)
@@ -58,7 +58,7 @@ def test_every_byte_of_what_has_a_copy(story: Story, file: str, every: int) -> N
 
 
 @EVERY
-@pytest.mark.parametrize("file", OTHERS)
+@pytest.mark.parametrize("file", thinned(2, OTHERS))
 def test_every_length_of_what_has_a_copy(story: Story, file: str, every: int) -> None:
     data = files_of(story)[file].read_bytes()
     lengths = range(0, len(data), every)

@@ -183,7 +183,7 @@ def test_a_forked_child_ends_as_its_program_says(tmp_path: Path) -> None:
     assert "could not be closed" in ran.stderr
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("start", thinned(2, ["fork", "forkserver", "spawn"]))
 def test_rows_pending_in_a_multiprocessing_child_that_returns(tmp_path: Path, start: str) -> None:
     path = tmp_path / "s"
     ws.RecordStore.create(path, FIELDS).close()

@@ -100,7 +100,7 @@ def test_any_operation_refused(tmp_path: Path, code: int, first: bool) -> None:
     assert refused == ["create", "sync_folder", "write", "sync", "write", "write", "sync"]
 
 
-@pytest.mark.parametrize("forever", [False, True])
+@pytest.mark.parametrize("forever", thinned(2, [False, True]))
 def test_any_operation_refused_while_chunks_roll_over(tmp_path: Path, forever: bool) -> None:
     counting = Counting()
     with ws.RecordStore.create(tmp_path / "count", FIELDS, chunk_size=1, files=counting) as store:

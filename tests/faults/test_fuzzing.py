@@ -72,7 +72,7 @@ def test_entries_of_a_log_that_cannot_be(name: str, value: int) -> None:
 def test_mutated_inputs(name: str) -> None:
     rng = random.Random(name)
     inputs = PARSERS[name].inputs
-    for _ in range(max(10, int(either(200, 4000) * PARSERS[name].share))):
+    for _ in range(max(10, int(either(100, 4000) * PARSERS[name].share))):
         data = mutated(inputs, rng)
         try:
             PARSERS[name](data)

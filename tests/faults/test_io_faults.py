@@ -12,7 +12,7 @@ from tests.faults.power_campaign import Story
 from tests.faults.record_cuts import FIELDS, check_store, value
 from tests.faults.story_lists import FAULTY
 from tests.faults.test_exits import Counted
-from tests.slow import either
+from tests.slow import either, thinned
 
 import warmstore as ws
 from warmstore.errors import WriteFailed
@@ -21,13 +21,8 @@ from warmstore.storage.memory.unchecked_reader import UncheckedReader
 
 pytestmark = pytest.mark.forks
 
-LONG = {"tiers", "evictions", "fills"}
 
-
-@pytest.mark.parametrize(
-    "story",
-    [pytest.param(story, marks=[pytest.mark.slow] * (story.name in LONG), id=story.name) for story in FAULTY],
-)
+@pytest.mark.parametrize("story", thinned(2, FAULTY), ids=lambda story: story.name)
 def test_some_faults(story: Story) -> None:
     found = campaign(story, 0, either(2, 60), seed=2)
     assert not found.failures, found.failures[0]

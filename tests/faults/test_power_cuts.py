@@ -24,7 +24,7 @@ LARGE = [*cache_cuts.STORIES, *remote_cuts.STORIES]
 
 
 @pytest.mark.forks
-@pytest.mark.parametrize("story", [*SMALL, *thinned(3, LARGE)], ids=lambda story: story.name)
+@pytest.mark.parametrize("story", [*SMALL, *thinned(6, LARGE)], ids=lambda story: story.name)
 def test_some_states(story: Story) -> None:
     found = campaign(story, either(5 if story in SMALL else 2, 200), seed=1)
     assert not found.failures, found.failures[0]

@@ -15,7 +15,7 @@ from tests.identity.conftest import one_in, without_interpreters
 from tests.identity.neutral import NeutralCase
 from tests.identity.server import FreshInterpreters, Server, Task
 
-ORDINARY = 80  # one in so many cases runs always
+ORDINARY = 120  # one in so many cases runs always
 
 CASES = list(neutral.cases())
 

@@ -141,7 +141,7 @@ def test_a_moved_checkout_keeps_the_key(program: str, world: World, tmp_path: Pa
     assert_equal(keys_of(world, program), keys_of(moved, program))
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", thinned(4, PROGRAMS))
 def test_another_working_directory_keeps_the_key(
     program: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,12 +150,12 @@ def test_another_working_directory_keeps_the_key(
     assert_equal(before, keys_of(world, program))
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", thinned(4, PROGRAMS))
 def test_a_second_import_keeps_the_key(program: str, world: World) -> None:
     assert_equal(keys_of(world, program), keys_of(world, program))
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", thinned(4, PROGRAMS))
 def test_the_order_of_asking_does_not_count(program: str, world: World) -> None:
     before = keys_of(world, program)
     with world.entries(program) as entries:

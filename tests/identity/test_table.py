@@ -19,7 +19,7 @@ from tests.identity.conftest import one_in, without_interpreters
 from tests.identity.places import PLACES
 from tests.identity.server import FreshInterpreters, Server
 
-ORDINARY = 240  # one in so many cases runs always
+ORDINARY = 400  # one in so many cases runs always
 FRESH = 10
 
 CASES = list(table.cases())

@@ -112,7 +112,7 @@ def test_is_a_dict(tmp_path_factory: pytest.TempPathFactory, batches: list[list[
     ),
     ids=["dense", "shuffled", "sparse", "negative", "uint64", "str", "far", "repeated"],
 )
-@pytest.mark.parametrize("batch", [7_001, 1 << 20])
+@pytest.mark.parametrize("batch", thinned(2, [7_001, 1 << 20]))
 def test_many_keys_over_all_partitions(tmp_path: Path, ids: Any, batch: int) -> None:
     column = Column()
     index = column.index(tmp_path)
