@@ -10,6 +10,7 @@ from warmstore.pipeline.plan.cost_model import Candidate, Load, cost
 from warmstore.pipeline.plan.milp import PlacementProblem, solve
 from warmstore.pipeline.plan.plan_figures import Placement
 from warmstore.pipeline.plan.strategies import joint, presto, sequential, single
+from warmstore.pipeline.profile.profile import Tier
 
 seconds = st.floats(0.001, 1.0)
 sizes = st.integers(1, 50)
@@ -151,9 +152,28 @@ def test_forms_that_are_stored_are_taken_unless_others_are_faster(
             place.placement.tier == "disk" and not known
             for place, known in zip(problem.candidates, stored, strict=True)
         )
-        again = solve(replace(problem, closed=closed))
+        again = joint(replace(problem, closed=closed))
         whole = free.counts.sum() == problem.counts.sum() > again.counts.sum()
         assert whole or in_all(problem, again.counts) > 1.5 * best * (1 - 1e-5)
+
+
+def test_forms_that_are_stored_may_be_mixed_to_keep_all_samples() -> None:
+    """One step in memory is as fast and has room for one sample, and both steps keep two."""
+
+    def candidate(step: int, tier: Tier, saved: list[float], wait_saved: list[float]) -> Candidate:
+        return Candidate(Placement(step, tier, "raw"), np.array(saved), np.array(wait_saved), np.ones(2), np.zeros(2))
+
+    candidates = [
+        candidate(0, "memory", [0.5, 0], [0, 0]),
+        candidate(1, "disk", [0, 0], [0, 0.0625]),
+        candidate(0, "disk", [0, 0.25], [0, 0]),
+    ]
+    nothing = np.zeros(3)
+    load = Load(1.5, 0.2, 0.0, 2.0, 1.0, 0.0, 0.0, nothing, nothing, 0.0, 0.0, 0.0)
+    problem = PlacementProblem(np.array([1, 1]), candidates, 1, 1, load, 1)
+    assert joint(problem).counts.tolist() == [[1, 0], [0, 0], [0, 1]]
+    stored = joint(replace(problem, stored=(False, True, False)))
+    assert stored.counts.tolist() == [[1, 0], [0, 1], [0, 0]]
 
 
 @settings(max_examples=30)

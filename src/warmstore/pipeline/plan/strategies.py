@@ -24,14 +24,7 @@ def joint(problem: PlacementProblem) -> Solution:
     best = _solved(problem)
     ways = [] if any(problem.forced) else [(_WORTH, single(problem))]
     if any(problem.stored):
-        known = replace(problem, closed=_not_stored(problem))
-        if not any(problem.forced):
-            one, mixed = single(known), _solved(known)
-            ways.insert(
-                0, (_WORTH_AGAIN, mixed if are_faster(problem.totals(mixed), problem.totals(one), _WORTH) else one)
-            )
-        else:
-            ways.insert(0, (_WORTH_AGAIN, _solved(known)))
+        ways.insert(0, (_WORTH_AGAIN, joint(replace(problem, closed=_not_stored(problem), stored=()))))
     totals, is_whole = problem.totals(best), best.counts.sum() == problem.counts.sum()
     for worth, way in ways:
         if not are_faster(totals, problem.totals(way), worth) and way.counts.sum() >= is_whole * best.counts.sum():
