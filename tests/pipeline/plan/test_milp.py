@@ -152,7 +152,7 @@ def test_forms_that_are_stored_are_taken_unless_others_are_faster(
             place.placement.tier == "disk" and not known
             for place, known in zip(problem.candidates, stored, strict=True)
         )
-        again = joint(replace(problem, closed=closed))
+        again = solve(replace(problem, closed=closed))
         whole = free.counts.sum() == problem.counts.sum() > again.counts.sum()
         assert whole or in_all(problem, again.counts) > 1.5 * best * (1 - 1e-5)
 

@@ -22,9 +22,11 @@ def joint(problem: PlacementProblem) -> Solution:
     profiles of one machine differ.
     """
     best = _solved(problem)
-    ways = [] if any(problem.forced) else [(_WORTH, single(problem))]
+    ways = []
     if any(problem.stored):
-        ways.insert(0, (_WORTH_AGAIN, joint(replace(problem, closed=_not_stored(problem), stored=()))))
+        ways.append((_WORTH_AGAIN, joint(replace(problem, closed=_not_stored(problem), stored=()))))
+    if not any(problem.forced):
+        ways.append((_WORTH, single(problem)))
     totals, is_whole = problem.totals(best), best.counts.sum() == problem.counts.sum()
     for worth, way in ways:
         if not are_faster(totals, problem.totals(way), worth) and way.counts.sum() >= is_whole * best.counts.sum():
