@@ -73,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: a fifth of the time tests wait, for disks, children and what is to expire."""
-    return len(os.sched_getaffinity(0)) + 1
+    return len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) + 1
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m

@@ -1,7 +1,7 @@
 """Processes for programs that need one of their own, without the seconds of imports: forks of a warm interpreter.
 
 `popen` and `run` take what `subprocess.Popen` and `subprocess.run` take. The interpreter has imported torch and
-warmstore, and has searched them for patches; it forks a child for each program. The child has the arguments,
+warmstore, and has searched them for patches; it forks a child for each program, for all workers of a run of tests. The child has the arguments,
 environment, folder and streams that it is given, runs the program as `__main__` and ends as an interpreter does, but
 for the last step: it does not take its modules apart. A fork does not show another seed of hashes, other addresses, and
 what happens while torch is imported, or as the last objects go. Tests of those start interpreters, and the long run of
@@ -10,8 +10,10 @@ tests starts one for every program.
 
 import atexit
 import contextlib
+import errno
 import functools
 import gc
+import hashlib
 import importlib
 import io
 import json
@@ -25,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import types
 import warnings
 import weakref
@@ -122,20 +125,48 @@ class _Forked(subprocess.Popen):  # type: ignore[type-arg]
 
 
 class _Interpreter:
-    """A process that imports modules and forks children. It ends with this process."""
+    """A connection to a process that imports modules and forks children. It ends when nobody is connected."""
 
     def __init__(self, preload: tuple[str, ...], settings: dict[str, str]) -> None:
-        self._connection, there = socket.socketpair()
         names = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        with there:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, str(there.fileno()), *preload],
-                stdin=subprocess.DEVNULL,
-                env={**names, "PYTHONHASHSEED": "0", **settings},
-                pass_fds=[there.fileno()],
-            )
+        self._environment = {**names, "PYTHONHASHSEED": "0", **settings}
+        self._preload = preload
+        self._process: subprocess.Popen[bytes] | None = None
+        told = json.dumps([os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid()), preload, settings])
+        name = hashlib.sha256(told.encode()).hexdigest()[:32]
+        if sys.platform == "linux":
+            self._address = f"\0warmstore-tests-{name}"  # one that is no file
+        else:
+            self._address = str(Path(tempfile.mkdtemp(), name))  # each worker has its own
+        while True:
+            self._connection = socket.socket(socket.AF_UNIX)
+            self._start_unless_there()
+            with contextlib.suppress(ConnectionError):
+                self._connection.connect(self._address)
+                if self._connection.recv(1):
+                    break
+            self._connection.close()  # the name was just taken, or the last of those that were connected went
+            if self._process is not None:
+                raise RuntimeError("the warm interpreter has died")
+            time.sleep(0.01)
         self._owner = os.getpid()
-        atexit.register(self._close)
+
+    def _start_unless_there(self) -> None:
+        """Start the process, unless another worker of this run has done so: only one can take the address."""
+        with socket.socket(socket.AF_UNIX) as listener:
+            try:
+                listener.bind(self._address)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                return
+            listener.listen()
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(listener.fileno()), *self._preload],
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
+                pass_fds=[listener.fileno()],
+            )
 
     def fork(self, task: dict[str, Any], streams: list[int]) -> tuple[int, io.FileIO]:
         """Start a child: its process id, and a pipe from which its status comes when it ends."""
@@ -149,16 +180,33 @@ class _Interpreter:
             raise RuntimeError("the warm interpreter has died")
         return struct.unpack("<q", answer)[0], open(reading, "rb", buffering=0)
 
-    def _close(self) -> None:
+    def leave(self) -> None:
         if os.getpid() == self._owner:  # and not a fork of it
             self._connection.shutdown(socket.SHUT_RDWR)  # also where forks have it still
             self._connection.close()
+
+    def wait(self) -> None:
+        """Wait for the end of the process, if this one started it: other workers may still use it."""
+        if os.getpid() == self._owner and self._process is not None:
             self._process.wait()
+
+
+_interpreters: list[_Interpreter] = []
 
 
 @functools.cache
 def _interpreter(preload: tuple[str, ...], settings: tuple[tuple[str, str], ...]) -> _Interpreter:
-    return _Interpreter(preload, dict(settings))
+    if not _interpreters:
+        atexit.register(_end_interpreters)
+    _interpreters.append(_Interpreter(preload, dict(settings)))
+    return _interpreters[-1]
+
+
+def _end_interpreters() -> None:
+    for interpreter in _interpreters:  # all, before it waits for one that another worker uses, which may wait too
+        interpreter.leave()
+    for interpreter in _interpreters:
+        interpreter.wait()
 
 
 # In the warm interpreter
@@ -168,7 +216,8 @@ class _Program(Exception):
     """Unwinds the child of a fork to the bottom of the stack, where its program runs."""
 
 
-def _serve(connection: socket.socket) -> None:
+def _serve(listener: socket.socket) -> None:
+    """Fork children for those that connect, until all of them have left."""
     statuses: dict[int, int] = {}
     waking, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -176,27 +225,39 @@ def _serve(connection: socket.socket) -> None:
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda *ignored: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while True:
-        ready, _, _ = select.select([connection, waking], [], [])
+    connections = {_greet(listener)}
+    while connections:
+        ready, _, _ = select.select([listener, waking, *connections], [], [])
         if waking in ready:
             os.read(waking, 4096)
             _reap(statuses)
-        if connection in ready:
+        if listener in ready:
+            connections.add(_greet(listener))
+        for connection in connections.intersection(ready):
             data, files, _, _ = socket.recv_fds(connection, 1, 5)
             if not data:
-                return
+                connections.remove(connection)
+                connection.close()
+                continue
             child = os.fork()
             if not child:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-                for descriptor in (waking, wake, connection.detach(), files[1], *statuses.values()):
+                sockets = [each.detach() for each in (listener, *connections)]
+                for descriptor in (waking, wake, *sockets, files[1], *statuses.values()):
                     os.close(descriptor)
                 raise _Program(files[0], files[2:])
             statuses[child] = files[1]
             for descriptor in (files[0], *files[2:]):
                 os.close(descriptor)
             connection.sendall(struct.pack("<q", child))
+
+
+def _greet(listener: socket.socket) -> socket.socket:
+    connection, _ = listener.accept()
+    connection.sendall(b".")
+    return connection
 
 
 def _reap(statuses: dict[int, int]) -> None:

@@ -190,13 +190,12 @@ int table_grow(const struct table *table, int64_t *directory, const int64_t *par
     __atomic_thread_fence(__ATOMIC_RELEASE); /* whoever sees the zeros sees that their place had been left */
     for (int64_t one = 0; one < count; one++) {
         int64_t old = directory[partitions[one]], fresh = entries[one];
-        int64_t buckets = old > 0 ? (int64_t)1 << (old & 0xFF) : 0;
-        struct partition room = partition_of(0, fresh);
+        struct partition room = partition_of(0, fresh), left = partition_of(0, old);
         for (int64_t bucket = room.base; bucket <= room.base + room.mask; bucket++) {
             if (!exists(table, bucket)) return 0;
             for (int word = 0; word < BUCKET; word++) STORE(cells_of(table, bucket) + word, 0);
         }
-        for (int64_t bucket = old >> 8; bucket < (old >> 8) + buckets; bucket++) {
+        for (int64_t bucket = left.base; old > 0 && bucket <= left.base + left.mask; bucket++) {
             if (!exists(table, bucket)) return 0;
             uint64_t *cells = cells_of(table, bucket);
             for (int slot = 0; slot < SLOTS && cells[slot]; slot++)

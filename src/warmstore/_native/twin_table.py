@@ -80,12 +80,18 @@ def _find(words: UInt64, buckets: int, entry: int, fingerprint: int) -> tuple[in
     for bucket in _probes(entry, fingerprint):
         if not 0 < bucket < buckets:
             return -1, True
-        cells = words[32 * bucket : 32 * bucket + 16].tolist()
-        if fingerprint in cells:
-            return int(words[32 * bucket + 16 + cells.index(fingerprint)].view(np.int64)), False
-        if cells[-1] == 0:
+        taken = _taken(words, bucket)
+        if fingerprint in taken:
+            return int(words[32 * bucket + 16 + taken.index(fingerprint)].view(np.int64)), False
+        if len(taken) < 16:
             break
     return -1, False
+
+
+def _taken(words: UInt64, bucket: int) -> list[int]:
+    """The fingerprints of a bucket: those before the first free slot, also in a damaged table."""
+    cells: list[int] = words[32 * bucket : 32 * bucket + 16].tolist()
+    return cells[: cells.index(0)] if 0 in cells else cells
 
 
 def fetch(
@@ -170,17 +176,16 @@ def grow(directory: Int64, words: UInt64, buckets: int, partitions: Int64, entri
     for partition, entry in zip(partitions.tolist(), entries.tolist(), strict=True):
         if not 0 <= partition < len(directory):
             raise IndexError(f"partition {partition}; there are {len(directory)}")
-        first, last = entry >> 8, (entry >> 8) + (1 << (entry & 0xFF))
-        if not 0 < first < last <= buckets:
+        room = _buckets(entry)
+        if not 0 < room.start < room.stop <= buckets:
             return False
-        words[32 * first : 32 * last] = 0
-        old = int(directory[partition])
-        for bucket in range(old >> 8, (old >> 8) + (1 << (old & 0xFF) if old else 0)):
+        words[32 * room.start : 32 * room.stop] = 0
+        for bucket in _buckets(int(directory[partition])):
             if not 0 < bucket < buckets:
                 return False
-            cells = words[32 * bucket : 32 * bucket + 32].copy()
-            for fingerprint, row in zip(cells[:16].tolist(), cells[16:].view(np.int64).tolist(), strict=True):
-                if fingerprint and _place(words, buckets, entry, fingerprint, row) < 0:
+            rows = words[32 * bucket + 16 : 32 * bucket + 32].view(np.int64).tolist()
+            for fingerprint, row in zip(_taken(words, bucket), rows, strict=False):
+                if _place(words, buckets, entry, fingerprint, row) < 0:
                     return False
         directory[partition] = entry
     return True
@@ -193,11 +198,18 @@ def fingerprint_of(low: int, high: int) -> int:
     return mixed ^ mixed >> 31 or 1
 
 
+def _buckets(entry: int) -> range:
+    """The buckets of a partition; in a damaged table they may not exist."""
+    first = entry >> 8
+    return range(first, first + (1 << min(entry & 0xFF, 40)) if entry > 0 else first)
+
+
 def _probes(entry: int, fingerprint: int) -> Iterator[int]:
     """The buckets of a partition, starting with the first choice of a fingerprint."""
-    level = min(entry & 0xFF, 40)
-    for probe in range(1 << level if entry > 0 else 0):
-        yield (entry >> 8) + ((fingerprint >> (52 - level)) + probe) % (1 << level)
+    buckets = _buckets(entry)
+    home = fingerprint >> (52 - min(entry & 0xFF, 40))
+    for probe in range(len(buckets)):
+        yield buckets[(home + probe) % len(buckets)]
 
 
 def _place(words: UInt64, buckets: int, entry: int, fingerprint: int, row: int) -> int:
@@ -206,10 +218,10 @@ def _place(words: UInt64, buckets: int, entry: int, fingerprint: int, row: int) 
         if not 0 < bucket < buckets:
             return -1
         cells = words[32 * bucket : 32 * bucket + 32]
-        taken = cells[:16].tolist()
+        taken = _taken(words, bucket)
         known = fingerprint in taken
-        slot = taken.index(fingerprint if known else 0) if known or not taken[-1] else None
-        if slot is not None:
+        slot = taken.index(fingerprint) if known else len(taken)
+        if slot < 16:
             cells[16 + slot] = row % (1 << 64)
             cells[slot] = fingerprint
             return int(not known)
