@@ -13,7 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from tests.few_modules import all_modules_searched, search_few_modules
-from tests.slow import set_long
+from tests.slow import either, set_long
 from tests.warm import COMMON
 
 from warmstore.storage import files
@@ -51,7 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
     set_long(config.getoption("--slow"))
     # No example fails because the machine is busy.
     too_slow = [hypothesis.HealthCheck.too_slow]
-    hypothesis.settings.register_profile("warmstore", deadline=None, suppress_health_check=too_slow)
+    hypothesis.settings.register_profile(
+        "warmstore", deadline=None, suppress_health_check=too_slow, max_examples=either(40, 100)
+    )
     hypothesis.settings.load_profile("warmstore")
     if not config.getoption("--slow"):
         _spare_syncs()

@@ -1,11 +1,11 @@
 """Processes for programs that need one of their own, without the seconds of imports: forks of a warm interpreter.
 
 `popen` and `run` take what `subprocess.Popen` and `subprocess.run` take. The interpreter has imported torch and
-warmstore, and has searched them for patches; it forks a child for each program, for all workers of a run of tests. The child has the arguments,
-environment, folder and streams that it is given, runs the program as `__main__` and ends as an interpreter does, but
-for the last step: it does not take its modules apart. A fork does not show another seed of hashes, other addresses, and
-what happens while torch is imported, or as the last objects go. Tests of those start interpreters, and the long run of
-tests starts one for every program.
+warmstore, and has searched them for patches. It forks a child for each program, for all workers of a run of tests. The
+child has the arguments, environment, folder and streams that it is given, runs the program as `__main__` and ends as an
+interpreter does, but for the last step: it does not take its modules apart. A fork does not show another seed of
+hashes, other addresses, and what happens while torch is imported, or as the last objects go. Tests of those start
+interpreters, and the long run of tests starts one for every program.
 """
 
 import atexit

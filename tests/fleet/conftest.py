@@ -1,5 +1,6 @@
 """Tests with whole clusters, run by `make test-fleet`: Ray, Spark, and servers that are not in the quick suite."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,9 @@ __all__ = ["s3_server"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
+    here = f"{Path(__file__).parent}{os.sep}"
     for item in items:
-        if item.path.is_relative_to(here):
+        if str(item.path).startswith(here):
             # Ray and Spark leave sockets and processes to the garbage collector, and warn of their own parts.
             item.add_marker(pytest.mark.filterwarnings("default"))
             if not config.getoption("--fleet"):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.slow import either
 from torch.utils.data import DataLoader
 
 import warmstore as ws
@@ -107,20 +108,20 @@ def check(loader: Any, ways: list[tuple[str, int]]) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.parametrize("workers", [0, 2])
-@settings(max_examples=40)
+@settings(max_examples=either(20, 40))
 @given(ways, st.sampled_from(["shuffle", "sequential"]))
 def test_of_a_loader(workers: int, ways: list[tuple[str, int]], sampler: str) -> None:
     with ws.Loader(np.arange(COUNT), SIZE, sampler, workers=workers, prefetch=2) as loader:
         check(loader, ways)
 
 
-@settings(max_examples=40)
+@settings(max_examples=either(20, 40))
 @given(ways, st.sampled_from(["shuffle", "sequential"]))
 def test_of_a_batch_sampler(ways: list[tuple[str, int]], sampler: str) -> None:
     check(Positions(ws.BatchSampler(COUNT, SIZE, sampler)), ways)
 
 
-@settings(max_examples=40)
+@settings(max_examples=either(20, 40))
 @given(ways, st.sampled_from(["shuffle", "sequential"]))
 def test_of_torchs_loader_over_one(ways: list[tuple[str, int]], sampler: str) -> None:
     data = ws.Dataset({"x": np.arange(COUNT)})

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.slow import thinned
+from tests.slow import either, thinned
 
 import warmstore as ws
 from warmstore.loading.samplers.sampler import Sampler
@@ -223,7 +223,7 @@ def test_a_state_at_any_step_resumes_anywhere(order: Sampler, workers: int) -> N
                     assert whole[:place] + rest == whole
 
 
-@settings(max_examples=30)
+@settings(max_examples=either(15, 30))
 @given(
     st.integers(1, 40),
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4), st.integers(0, 5), st.integers(0, 2)), max_size=6),

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from tests.slow import either
 
 import warmstore as ws
 from warmstore.loading.splits import _rounded
 
-MANY = settings(max_examples=200)
+MANY = settings(max_examples=either(100, 200))
 
 
 def positions(parts: Any) -> list[list[int]]:

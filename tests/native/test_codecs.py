@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.slow import either
 
 from warmstore._native import is_compiled
 from warmstore.errors import Damaged
@@ -49,7 +50,7 @@ def test_values_are_what_they_were(kind: str, dictionary: bytes | None) -> None:
 
 
 @kinds
-@settings(max_examples=150)
+@settings(max_examples=either(75, 150))
 @given(data=st.data())
 def test_damaged_records_are_refused_or_come_as_python_has_them(kind: str, dictionary: bytes | None, data: Any) -> None:
     native, plain = _both(kind, dictionary)

@@ -14,6 +14,7 @@ import pytest
 import xxhash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.slow import either
 
 from warmstore._native import chosen, twin, twin_table
 from warmstore.storage.array_types import Bytes
@@ -172,7 +173,7 @@ class _Table:
         return b"".join(one.tobytes() for one in (self.directory, self.counts, self.words))
 
 
-@settings(max_examples=30)
+@settings(max_examples=either(15, 30))
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 60), min_size=1, max_size=6), st.integers(0, 2))
 def test_tables_are_those_of_the_twin(seed: int, sizes: list[int], level: int) -> None:
     """Byte for byte, so that processes with and without the compiled part share one index."""
@@ -196,7 +197,7 @@ def test_tables_are_those_of_the_twin(seed: int, sizes: list[int], level: int) -
         assert tables[0].state() == tables[1].state()
 
 
-@settings(max_examples=100)
+@settings(max_examples=either(50, 100))
 @given(st.integers(0, 2**32), st.integers(0, 400))
 @example(65536, 315)  # a slot behind free ones is taken
 def test_a_damaged_table_harms_nobody(seed: int, count: int) -> None:
@@ -310,7 +311,7 @@ def test_what_does_not_fit_is_refused(floor: Any, case: str) -> None:
 
 
 @both
-@settings(max_examples=60)
+@settings(max_examples=either(30, 60))
 @given(data=st.data(), in_order=st.booleans(), threads=st.sampled_from([1, 32]))
 def test_reading_marks_what_is_not_there(floor: Any, files: Any, data: Any, in_order: bool, threads: int) -> None:
     spans = data.draw(
@@ -372,7 +373,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @both
-@settings(max_examples=100)
+@settings(max_examples=either(50, 100))
 @given(data=st.data(), is_even=st.booleans(), width=st.sampled_from([1, 8, 16, 100]))
 def test_rows_of_batches(floor: Any, data: Any, is_even: bool, width: int) -> None:
     """Batches lie anywhere in memory, some outside of it, and not all of their rows may be there yet."""
@@ -413,7 +414,7 @@ def test_every_row_of_batches_of_one_length(floor: Any, span: int) -> None:
 
 
 @both
-@settings(max_examples=50)
+@settings(max_examples=either(25, 50))
 @given(data=st.data(), width=st.integers(1, 100))
 def test_what_is_fetched_carries_its_key(floor: Any, data: Any, width: int) -> None:
     """A table of 20 keys proposes rows, of which not all are there or hold the key; two columns lie in two batches."""

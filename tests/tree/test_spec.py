@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
+from tests.slow import either
 
 from warmstore.errors import UnsupportedType
 from warmstore.tree.containers import leaves, opened, under
@@ -54,7 +55,7 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and list(container.keys) == list(found.keys) and all(same(*pair) for pair in pairs)
 
 
-@settings(max_examples=150)
+@settings(max_examples=either(75, 150))
 @given(VALUES)
 def test_any_value_comes_back(value: Any) -> None:
     spec = json.loads(json.dumps(flatten(value)))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.converting.common import holds, present, small_batches
+from tests.slow import either
 
 import warmstore as ws
 
@@ -71,7 +72,7 @@ def test_a_later_block_decides_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert (store[rows]["a"], store[rows]["b"], len(store)) == ("x", 0.5, rows + 1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=either(20, 40))
 @given(st.lists(st.floats() | st.integers(-(2**70), 2**70), min_size=1, max_size=9))
 def test_numbers_come_back(tmp_path_factory: pytest.TempPathFactory, numbers: list[Any]) -> None:
     _, values = column(tmp_path_factory.mktemp("numbers"), [repr(number) for number in numbers])

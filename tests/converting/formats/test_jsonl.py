@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.converting.common import holds, present, small_batches
+from tests.slow import either
 
 import warmstore as ws
 
@@ -90,7 +91,7 @@ values = (
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=either(30, 60))
 @given(st.lists(st.dictionaries(st.sampled_from("ab"), values), min_size=1, max_size=6))
 def test_what_is_converted_comes_back(tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]]) -> None:
     folder = tmp_path_factory.mktemp("jsonl")

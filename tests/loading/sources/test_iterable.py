@@ -12,6 +12,7 @@ import torch
 import webdataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.slow import either
 
 import warmstore as ws
 
@@ -62,7 +63,7 @@ def test_epochs_end_with_their_last_batch(workers: int) -> None:
         len(loader)
 
 
-@settings(max_examples=60)
+@settings(max_examples=either(30, 60))
 @given(
     st.integers(0, 30), st.integers(1, 5), st.integers(1, 4), st.integers(1, 5), st.integers(1, 4), st.integers(1, 5),
     st.sampled_from(["pad", "full"]),

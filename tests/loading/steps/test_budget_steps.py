@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.slow import either
 
 import warmstore as ws
 
@@ -41,7 +42,7 @@ def taken(lengths: Any, budget: int, world: int, uneven: Any, state: Any = None,
     return ranks, states
 
 
-@settings(max_examples=60)
+@settings(max_examples=either(30, 60))
 @given(lengths_of, st.integers(20, 90), st.integers(1, 4), st.integers(1, 4), st.integers(1, 6))
 def test_every_sample_comes_once_and_any_step_resumes(
     lengths: list[int], budget: int, world: int, other: int, steps: int
@@ -57,7 +58,7 @@ def test_every_sample_comes_once_and_any_step_resumes(
     assert sorted(both) == list(range(len(lengths)))
 
 
-@settings(max_examples=30)
+@settings(max_examples=either(15, 30))
 @given(lengths_of, st.integers(20, 90), st.integers(2, 4))
 def test_the_rest_is_dropped_or_allowed(lengths: list[int], budget: int, world: int) -> None:
     allowed, _ = taken(lengths, budget, world, "allow")

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.slow import either
 
 from warmstore.pipeline.plan.cost_model import Candidate, Load, cost
 from warmstore.pipeline.plan.milp import PlacementProblem, solve
@@ -76,7 +77,7 @@ def fits(problem: PlacementProblem, counts: np.ndarray) -> bool:
     return taken(problem, counts, "memory") <= problem.memory and taken(problem, counts, "disk") <= problem.disk
 
 
-@settings(max_examples=60)
+@settings(max_examples=either(30, 60))
 @given(problems())
 def test_no_other_counts_are_better(problem: PlacementProblem) -> None:
     found = solve(problem)
@@ -97,7 +98,7 @@ def seconds_of(problem: PlacementProblem, counts: np.ndarray) -> tuple[float, fl
     return in_all(problem, counts), cost(problem.load, problem.candidates, counts).epoch
 
 
-@settings(max_examples=60)
+@settings(max_examples=either(30, 60))
 @given(problems())
 def test_of_plans_nearly_as_good_the_one_that_keeps_most_in_the_fewest_bytes(problem: PlacementProblem) -> None:
     found = solve(problem)
@@ -114,7 +115,7 @@ def test_of_plans_nearly_as_good_the_one_that_keeps_most_in_the_fewest_bytes(pro
     assert nbytes[0] <= min(nbytes) + 1e-6
 
 
-@settings(max_examples=40)
+@settings(max_examples=either(20, 40))
 @given(problems())
 def test_joint_is_never_worse_than_the_rules_it_is_compared_with(problem: PlacementProblem) -> None:
     ours = in_all(problem, joint(problem).counts)
@@ -125,7 +126,7 @@ def test_joint_is_never_worse_than_the_rules_it_is_compared_with(problem: Placem
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=either(20, 40))
 @given(problems())
 def test_joint_mixes_only_where_that_pays(problem: PlacementProblem) -> None:
     ours = joint(problem)
@@ -136,7 +137,7 @@ def test_joint_mixes_only_where_that_pays(problem: PlacementProblem) -> None:
         assert 1.03 * in_all(problem, ours.counts) < in_all(problem, plain)
 
 
-@settings(max_examples=40)
+@settings(max_examples=either(20, 40))
 @given(problems(), st.data())
 def test_forms_that_are_stored_are_taken_unless_others_are_faster(
     problem: PlacementProblem, data: st.DataObject
@@ -176,7 +177,7 @@ def test_forms_that_are_stored_may_be_mixed_to_keep_all_samples() -> None:
     assert stored.counts.tolist() == [[1, 0], [0, 1], [0, 0]]
 
 
-@settings(max_examples=30)
+@settings(max_examples=either(15, 30))
 @given(problems(), st.data())
 def test_a_forced_candidate_gets_as_many_samples_as_fit(problem: PlacementProblem, data: st.DataObject) -> None:
     if not problem.candidates:

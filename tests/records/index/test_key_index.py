@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults.children import in_child, well
 from tests.faults.seam import Counting, FullDisk, Killing, Refusing
-from tests.slow import thinned
+from tests.slow import either, thinned
 
 from warmstore.records.index import key_index
 from warmstore.records.index.key_index import HEADER, KeyIndex, _hash
@@ -74,7 +74,7 @@ ID = (
 
 
 @given(batches=st.lists(st.lists(ID, max_size=12), max_size=6), asked=st.lists(ID, max_size=12))
-@settings(max_examples=150)
+@settings(max_examples=either(75, 150))
 def test_is_a_dict(tmp_path_factory: pytest.TempPathFactory, batches: list[list[Any]], asked: list[Any]) -> None:
     folder = tmp_path_factory.mktemp("index")
     column = Column()

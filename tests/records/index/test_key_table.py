@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.slow import thinned
+from tests.slow import either, thinned
 
 from warmstore._native import floor
 from warmstore.records.index.key_table import BUCKET, PARTITIONS, SLOTS, KeyTable
@@ -67,7 +67,7 @@ PRINT = (
 
 
 @given(st.lists(st.lists(PRINT, max_size=60), max_size=5), st.lists(PRINT, max_size=20))
-@settings(max_examples=60)
+@settings(max_examples=either(30, 60))
 def test_is_a_dict(batches: list[list[int]], asked: list[int]) -> None:
     memory, known, value = Memory(), dict[int, int](), 0
     for batch in batches:

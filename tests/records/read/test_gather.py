@@ -38,7 +38,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ws.RecordStore
 
 @pytest.mark.parametrize("name", ["equal", "unequal", "pending"])
 @given(index=st.lists(st.integers(-27, 26), max_size=40))
-@settings(max_examples=60)
+@settings(max_examples=either(30, 60))
 def test_any_rows_in_any_order(stores: dict[str, ws.RecordStore], name: str, index: list[int]) -> None:
     store = stores[name]
     assert len(store) == 27

@@ -8,6 +8,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.slow import either
 
 from warmstore.errors import PositionError
 from warmstore.records.read.index_arguments import as_positions
@@ -119,7 +120,7 @@ INTEGERS = hnp.arrays(hnp.integer_dtypes() | hnp.unsigned_integer_dtypes(), st.i
     | hnp.arrays(np.int64, hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3)),
 )
 @example(11, np.array([2**64 - 11], np.uint64))
-@settings(max_examples=500)
+@settings(max_examples=either(250, 500))
 def test_is_what_numpy_gives(length: int, index: Any) -> None:
     """One dimension only: several would not be a list of records. NumPy takes 2**64 - 1 for -1; here too large."""
     try:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults.seam import Calling
+from tests.slow import either
 
 import warmstore as ws
 from warmstore.records.read import snapshot as snapshots
@@ -27,7 +28,7 @@ def fill(store: ws.RecordStore, sizes: list[int]) -> None:
 
 
 @given(sizes=st.lists(st.integers(1, 4) | st.just(3), max_size=12), cuts=st.lists(st.integers(0, 12), max_size=3))
-@settings(max_examples=40)
+@settings(max_examples=either(20, 40))
 def test_batches_of_any_sizes(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], cuts: list[int]) -> None:
     folder = tmp_path_factory.mktemp("s") / "s"
     with ws.RecordStore.create(folder, NUMBER) as store:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.slow import either
 
 from warmstore.storage.files import Files
 from warmstore.storage.memory.unchecked_reader import UncheckedReader
@@ -37,7 +38,7 @@ PLACES = st.lists(
 
 
 @given(places=PLACES)
-@settings(max_examples=60)
+@settings(max_examples=either(30, 60))
 def test_spans_equal_the_files_bytes(places: list[Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     unchecked = reader(tmp_path_factory.mktemp("files"), DATA)
     starts = np.array([slot * SLOT + at for slot, at, _ in places])
@@ -57,7 +58,7 @@ def test_spans_equal_the_files_bytes(places: list[Any], tmp_path_factory: pytest
 
 @example(rows=[], width=8)
 @given(rows=st.lists(st.integers(0, 1_900), max_size=40), width=st.sampled_from([1, 8, 13]))
-@settings(max_examples=40)
+@settings(max_examples=either(20, 40))
 def test_rows_equal_the_files_bytes(rows: list[int], width: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     unchecked = reader(tmp_path_factory.mktemp("files"), DATA)
     found, missing = unchecked.rows(np.array(rows, np.int64) * width, width)

@@ -69,7 +69,7 @@ class _Namespaces:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._loaded: tuple[int, ...] = ()
+        self._loaded = np.empty(0, np.uint64)  # the addresses of the values of `sys.modules`
         self._modules: dict[str, _Module] = {}
         self._searched: dict[str, _Searched] = {}
         self._found: dict[str, list[_Searched]] = {}
@@ -78,13 +78,15 @@ class _Namespaces:
 
     def by_distribution(self) -> dict[str, list[_Searched]]:
         with self.lock:
-            loaded = tuple(map(id, list(sys.modules.values())))
+            count = np.array([len(self._loaded)])
+            are_others = bool(floor.changed_dicts([sys.modules], count, self._loaded))
             changed = {self._owners[at] for at in floor.changed_dicts(self._dicts, self._sizes, self._addresses)}
-            if loaded == self._loaded and not changed:
+            if not are_others and not changed:
                 return self._found
             before = self._searched
             moved = {name for name in changed if before[name].has_moved()}
-            if loaded != self._loaded:
+            if are_others:
+                loaded = np.fromiter(map(id, list(sys.modules.values())), np.uint64)
                 self._load(moved)
                 self._loaded = loaded
             elif moved:
