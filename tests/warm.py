@@ -38,6 +38,9 @@ from typing import Any
 COMMON = ("pytest", "torch", "torch.utils.data", "warmstore", "warmstore.pipeline.pipeline")
 """What is imported ahead. A program that must not find one of these imported needs an interpreter of its own."""
 
+HASH_SEED = "0"
+"""Of the warm interpreters: a program that needs another seed of hashes needs an interpreter of its own."""
+
 
 def popen(
     command: Sequence[Any],
@@ -129,7 +132,7 @@ class _Interpreter:
 
     def __init__(self, preload: tuple[str, ...], settings: dict[str, str]) -> None:
         names = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        self._environment = {**names, "PYTHONHASHSEED": "0", **settings}
+        self._environment = {**names, "PYTHONHASHSEED": HASH_SEED, **settings}
         self._preload = preload
         self._process: subprocess.Popen[bytes] | None = None
         told = json.dumps([os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid()), preload, settings])

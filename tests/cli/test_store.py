@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import warm
 from tests.cli.runner import runner
 
 import warmstore as ws
@@ -37,7 +38,7 @@ def test_convert_and_export_from_the_shell(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(1000))
 
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return warm.run(
             [sys.executable, "-m", "warmstore", *arguments], capture_output=True, text=True, check=False, cwd=tmp_path
         )
 

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import zstandard
 from blake3 import blake3
+from tests import warm
 from tests.compiling.children import content
 from tests.compiling.environments import HERE, elsewhere
 from tests.compiling.store.test_artifact_store import taken
@@ -297,7 +297,7 @@ try:
 except BadBundle as error:
     sys.exit(0 if {str(path)!r} in str(error) and {said!r} in str(error) else str(error))
 """
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+        done = warm.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stderr
         nothing_in(target)
         assert taken(target.folder) < 8 << 20

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.compiling.children import FILE, content
 from tests.compiling.environments import HERE
 from tests.compiling.store.test_artifact_store import taken
@@ -25,7 +26,7 @@ LIMIT = 10_000_000
 
 def start(what: str, folder: Path, seed: int, rounds: int, limit: int = LIMIT) -> subprocess.Popen[str]:
     command = [sys.executable, str(FILE), what, str(folder), str(limit), str(seed), str(rounds)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = warm.popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout
     assert child.stdout.readline() == "ready\n"
     return child

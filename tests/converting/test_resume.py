@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 import tarfile
 from io import BytesIO
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests import warm
 from tests.converting.common import holds, small_batches
 from tests.slow import thinned
 
@@ -107,7 +107,7 @@ SOURCES: dict[str, Any] = {
 def test_a_killed_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, when: str) -> None:
     SOURCES[name](str(tmp_path))
     command = [sys.executable, "-c", KILLED, name, str(tmp_path), "4", when]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    done = warm.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not (tmp_path / "store").exists()
     with ws.RecordStore.open(draft_of(tmp_path / "store")) as store:

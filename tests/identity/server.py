@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
+from tests import warm
+
 LIMIT = 120  # seconds after which a child that hangs is killed
 ROOT = Path(__file__).parents[2]
 _cells = [0]
@@ -140,7 +142,8 @@ class Server:
     """A running server. A context manager."""
 
     def __init__(self, *, hash_seed: str = "0") -> None:
-        self._process = subprocess.Popen(
+        start: Any = warm.popen if hash_seed == warm.HASH_SEED else subprocess.Popen
+        self._process: subprocess.Popen[bytes] = start(
             [sys.executable, "-m", "tests.identity.server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

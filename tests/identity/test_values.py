@@ -2,7 +2,6 @@
 
 import argparse
 import hashlib
-import subprocess
 import sys
 import types
 import zlib
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests import warm
 from tests.slow import thinned
 
 from warmstore.identity import Versioned, identify, register
@@ -172,5 +172,5 @@ def test_functions_of_jax() -> None:
 def digest_elsewhere(program: str) -> str:
     """The digest of the program's `step` in a fresh interpreter."""
     ends = "\nfrom warmstore.identity import identify\nprint(identify(step).require().digest)"
-    done = subprocess.run([sys.executable, "-c", program + ends], capture_output=True, text=True, check=True)
+    done = warm.run([sys.executable, "-c", program + ends], capture_output=True, text=True, check=True)
     return done.stdout

@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from tests import warm
 from tests.slow import thinned
 
 import warmstore as ws
@@ -39,16 +40,14 @@ def test_an_interrupt_in_the_middle(store: ws.RecordStore, workers: int, process
 
 @pytest.mark.parametrize("workers", thinned(2, [3, 0]))
 def test_the_end_of_the_program_does_not_hang(store: ws.RecordStore, workers: int) -> None:
-    done = subprocess.run(
+    done = warm.run(
         command("abandoned", store.path, workers), capture_output=True, text=True, env=ENVIRONMENT, check=True
     )
     assert (done.stdout, done.stderr) == ("end\n", "")
 
 
 def test_workers_of_a_killed_program_end_with_batches_that_nobody_reads(store: ws.RecordStore) -> None:
-    with subprocess.Popen(
-        command("unread", store.path, 2), stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
-    ) as child:
+    with warm.popen(command("unread", store.path, 2), stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as child:
         assert child.stdout is not None
         workers = [psutil.Process(int(pid)) for pid in child.stdout.readline().split()]
         assert len(workers) >= 2
@@ -61,9 +60,7 @@ def test_workers_of_a_killed_program_end_with_batches_that_nobody_reads(store: w
 
 @pytest.mark.slow
 def test_a_killed_worker_of_torch_is_torchs_error_and_leaves_nothing(store: ws.RecordStore) -> None:
-    done = subprocess.run(
-        command("killed", store.path, 2), capture_output=True, text=True, env=ENVIRONMENT, check=False
-    )
+    done = warm.run(command("killed", store.path, 2), capture_output=True, text=True, env=ENVIRONMENT, check=False)
     assert done.returncode == 0, done.stderr
     said, left = done.stdout.splitlines()
     # Torch's watch says that the worker died; unless its queue notices first.

@@ -1,7 +1,8 @@
 """Two loaders with worker processes at once: those of the second are forked while the first has its own."""
 
-import subprocess
 import sys
+
+from tests import warm
 
 CODE = """
 from contextlib import closing
@@ -25,5 +26,5 @@ with loader() as one, loader() as other:
 
 
 def test_the_workers_of_one_live_on_when_those_of_another_are_forked() -> None:
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False, timeout=300)
+    done = warm.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")

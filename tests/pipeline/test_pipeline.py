@@ -2,13 +2,13 @@
 
 import functools
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests import warm
 from tests.pipeline.functions import change, fail_at, flip, make, shake
 from tests.pipeline.making import check, expected, plan_of, same
 
@@ -173,7 +173,7 @@ pipe.loader(None, 4, workers=1, start_method="spawn")
 
 
 def test_steps_of_a_notebook_cannot_be_sent() -> None:
-    done = subprocess.run([sys.executable, "-c", PROMPT], capture_output=True, text=True, timeout=300, check=False)
+    done = warm.run([sys.executable, "-c", PROMPT], capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout == "2\n"
     assert "NotPicklable: step 'step' cannot be sent to worker processes: no other process can import" in done.stderr
 

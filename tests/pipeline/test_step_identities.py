@@ -4,7 +4,6 @@ import dataclasses
 import importlib
 import linecache
 import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import warm
 from tests.pipeline.making import described
 from tests.slow import thinned
 from torch.utils.data import ConcatDataset, Subset
@@ -263,7 +263,7 @@ def test_objects_of_libraries_are_the_same_in_every_process() -> None:
         print(key(np.vectorize(change, excluded={"aa", "bb", "cc", "dd"})))
     """
     said = [
-        subprocess.run(
+        warm.run(
             [sys.executable, "-c", textwrap.dedent(code)],
             capture_output=True,
             text=True,

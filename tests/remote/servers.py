@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests import warm
 from tests.ports import free_port
 from tests.remote.packages import find_nginx
 
@@ -31,13 +32,16 @@ class Server:
     def command(self) -> Sequence[str]:
         raise NotImplementedError
 
+    def begin(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
+        """Start the process."""
+        return subprocess.Popen(command, **options)
+
     def start(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         root = Path(__file__).parents[2]
         with open(self.folder / "output", "ab") as output:
-            self._process = subprocess.Popen(
-                self.command(), stdout=output, stderr=output, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
-            )
+            environment = {**os.environ, "PYTHONPATH": str(root)}
+            self._process = self.begin(self.command(), stdout=output, stderr=output, cwd=root, env=environment)
         while not self._answers():
             if self._process.poll() is not None:
                 raise RuntimeError(f"{self.command()} ended: {(self.folder / 'output').read_text()[-2000:]}")
@@ -70,6 +74,9 @@ class S3(Server):
 
     def command(self) -> Sequence[str]:
         return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+
+    def begin(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
+        return warm.popen(command, preload=("moto.server", "moto.s3.urls"), **options)
 
     def start(self) -> Self:
         super().start()

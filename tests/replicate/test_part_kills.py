@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import warm
 from tests.remote.proxy import FAULTS, Proxy
 from tests.remote.servers import BUCKET, S3, s3_variables
 from tests.slow import either, thinned
@@ -49,7 +50,7 @@ IDS = [1000 * host + number for host in range(HOSTS) for number in range(200)]
 def start(host: int, folder: Path, remote: Path | str, *, last: bool) -> "subprocess.Popen[str]":
     """A host that fills its part of the cache; its last run ends only when all is pushed."""
     command = [sys.executable, "-c", PROGRAM, str(folder / f"host{host}"), str(remote), str(host), str(int(last))]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    return warm.popen(command, stderr=subprocess.PIPE, text=True)
 
 
 def run_and_kill(hosts: int, folder: Path, remote: Path | str, chance: random.Random) -> None:

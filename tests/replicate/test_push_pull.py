@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import warm
 from tests.remote.packages import find_nginx
 from tests.remote.proxy import FAULTS, Proxy
 from tests.remote.servers import BUCKET, S3, Nginx, s3_variables
@@ -201,7 +202,7 @@ def test_two_who_push_at_once(at_s3: str, tmp_path: Path) -> None:
                 print("diverged")
     """
     hosts = [
-        subprocess.Popen(
+        warm.popen(
             [sys.executable, "-c", program, str(tmp_path / f"host{number}"), str(number)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -279,7 +280,7 @@ def cloning(url: str, path: Path, proxy: Proxy, before: str = "") -> subprocess.
     """A process that runs some code and clones through a proxy."""
     program = before + "import sys, warmstore as ws; ws.RecordStore.clone(*sys.argv[1:])"
     command, variables = [sys.executable, "-c", program, url, str(path)], {**os.environ, **s3_variables(proxy.url)}
-    return subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
+    return warm.popen(command, env=variables, stderr=subprocess.PIPE, text=True)
 
 
 def test_a_killed_pull_goes_on(at_s3: str, s3_server: S3, tmp_path: Path) -> None:
@@ -322,7 +323,7 @@ def test_a_push_that_died_behind_its_head_was_a_push(tmp_path: Path) -> None:
             store.push(sys.argv[2])
     """
     command = [sys.executable, "-c", program, str(tmp_path / "a"), str(tmp_path / "remote")]
-    assert subprocess.run(command, check=False).returncode == 9
+    assert warm.run(command, check=False).returncode == 9
     with ws.RecordStore.open(tmp_path / "a", "a") as store:
         add(store, 50)
         store.delete([1, 2, 3])
@@ -379,7 +380,7 @@ def test_a_folder_that_can_only_be_read_is_pushed(seen_by_all: Path) -> None:
             assert store.push(sys.argv[2]).chunks == 0
     """
     command = [sys.executable, "-c", program, str(seen_by_all / "a"), str(seen_by_all / "remote")]
-    assert subprocess.run(command, check=False).returncode == 0
+    assert warm.run(command, check=False).returncode == 0
 
 
 @pytest.mark.slow

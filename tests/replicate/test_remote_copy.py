@@ -3,7 +3,6 @@
 import os
 import pickle
 import shutil
-import subprocess
 import sys
 import threading
 import tracemalloc
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import warm
 from tests.remote.proxy import FAULTS, Proxy
 from tests.replicate.test_push_pull import at_s3, behind_proxy, each_request, make, same
 from tests.slow import thinned, unforked
@@ -227,7 +227,7 @@ def test_threads_and_processes_share_a_copy(remote: str, tmp_path: Path) -> None
                 store["x"][index]  # checked against the rows' checksums
     """
     command = [sys.executable, "-c", program, remote, str(tmp_path / "cache")]
-    others = [subprocess.Popen([*command, str(number)]) for number in range(2)]
+    others = [warm.popen([*command, str(number)]) for number in range(2)]
     wrong: list[Any] = []
     with (
         ws.RecordStore.open(remote, cache_dir=tmp_path / "cache", cache_size="1MB") as store,

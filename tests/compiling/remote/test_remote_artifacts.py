@@ -4,7 +4,6 @@ import logging
 import os
 import re
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 from tests.compiling.environments import HERE, elsewhere
 from tests.compiling.hosts import FILE, KEY, OTHER_KEY, host
 from tests.remote.proxy import FAULTS, Proxy
@@ -79,7 +79,7 @@ def test_what_cannot_be_used_here_does_not_come(remote: Path, tmp_path: Path) ->
 def test_hosts_in_processes_of_their_own_fill_one_remote(tmp_path: Path) -> None:
     sets = ["0,1,2", "2,3,4", "4,5,6"]
     running = [
-        subprocess.Popen(
+        warm.popen(
             [sys.executable, FILE, tmp_path / f"host{place}", tmp_path / "remote", numbers],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(FILE.parents[2]), os.environ.get("PYTHONPATH", "")])},
         )

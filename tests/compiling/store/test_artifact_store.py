@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.compiling.environments import HERE, elsewhere
 from tests.slow import thinned
 
@@ -338,7 +339,7 @@ assert made.read_only and made.find("k", None, HERE) is None
 """
     for live in (False, True):
         writer = ArtifactStore(folder) if live else None
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        done = warm.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         if writer:
             writer.close()
@@ -359,7 +360,7 @@ os.setuid(65534)
 store = ArtifactStore({str(folder)!r}, "8MiB")
 assert store.read(store.find("k", None, HERE)) == b"x"
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = warm.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -400,7 +401,7 @@ def test_a_lock_that_is_held_too_long_stops_nobody(store: ArtifactStore, monkeyp
 
     put = store.put("k", "cpp.so", b"x", environment=HERE)
     command = [sys.executable, str(FILE), "hold", str(store.folder), str(64 * MB), "0", "0"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with warm.popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout
         assert [holder.stdout.readline() for _ in range(2)] == ["ready\n", "held\n"]
         assert store.find("k", None, HERE) == put

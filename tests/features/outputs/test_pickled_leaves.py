@@ -1,7 +1,6 @@
 """Pickled leaves: any object per sample where it is asked for, and never unpickled where it is not."""
 
 import dataclasses
-import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests import warm
 
 import warmstore as ws
 from warmstore.errors import SchemaMismatch, UnsupportedType
@@ -116,9 +116,7 @@ def test_nothing_is_unpickled_without_the_option(tmp_path: Path) -> None:
         ["store", "inspect", "caches/c"],
         ["store", "inspect", "merged/c"],
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "warmstore", *arguments], cwd=tmp_path, capture_output=True, text=True
-        )
+        done = warm.run([sys.executable, "-m", "warmstore", *arguments], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr + done.stdout
     assert not touched.exists()
     with opened(tmp_path / "merged", allow_pickle=True) as other:

@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests import warm
 from tests.faults.seam import OneByte, Refusing
 
 import warmstore as ws
@@ -180,7 +180,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_rows_before_the_zeros_of_a_killed_writer_are_whole(tmp_path: Path) -> None:
     folder = tmp_path / "store"
-    assert subprocess.run([sys.executable, "-c", KILLED, str(folder)]).returncode == -signal.SIGKILL
+    assert warm.run([sys.executable, "-c", KILLED, str(folder)]).returncode == -signal.SIGKILL
     (chunk,) = folder.rglob("*.arrow")
     assert chunk.stat().st_size % HUGE_PAGE == 0
     with ws.RecordStore.open(folder, mode="a") as store:
