@@ -1,6 +1,7 @@
 """Gathering: every kind of field, in every order, checked against its checksum once."""
 
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests import warm
 from tests.faults.children import FIELDS, check, columns, record, same
 from tests.slow import either
 
@@ -156,7 +156,7 @@ def test_every_width_with_and_without_torch(tmp_path: Path, width: int) -> None:
         "assert 'torch' not in sys.modules"
     )
     if width in (41, 8192):
-        ran = warm.run([sys.executable, "-c", code, str(tmp_path / "s")], capture_output=True, check=True)
+        ran = subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], capture_output=True, check=True)
         assert ran.stdout == values[index].tobytes()
 
 
