@@ -23,11 +23,12 @@ MANY = {
     "docs/cli.md",
     "docs/compile.md",
     "docs/features.md",
+    "docs/index.md",
     "docs/operate.md",
     "docs/pipeline.md",
     "docs/remote.md",
 }
-"""Pages of so many commands, trainers and profiles that they take up to half a minute."""
+"""Pages of so many commands, trainers and profiles that they take up to half a minute; one has the README's program."""
 RUN = [page for page in pages() if any(block.language in CODE for block in blocks_of(page))]
 WITH_LIBRARIES = [page for page in RUN if any(" " not in name for block in blocks_of(page) for name in block.needs)]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

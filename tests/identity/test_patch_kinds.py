@@ -110,7 +110,7 @@ PATCHES: dict[str, tuple[Any, str, Callable[[], Any]]] = {
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-@pytest.mark.parametrize("name", thinned(3, PATCHES))
+@pytest.mark.parametrize("name", thinned(6, PATCHES))
 def test_a_patch_counts_while_it_is_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     holder, attribute, make = PATCHES[name]
     before = identify(step)
