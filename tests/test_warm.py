@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests import warm
+from tests.slow import is_long
 
 SEEN = """
 import atexit, os, signal, sys, warnings
@@ -86,3 +87,24 @@ def test_streams_and_signals() -> None:
 def test_one_that_takes_too_long_is_killed() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         warm.run([sys.executable, "-c", "import time; time.sleep(600)"], timeout=0.5)
+
+
+PARENT = "import os; print(os.getppid(), flush=True)"
+KILLED = f"""
+import os, sys
+from tests import warm
+warm.run([sys.executable, "-c", {PARENT!r}])
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.skipif(is_long() or sys.platform != "linux", reason="programs share no interpreter")
+def test_an_interpreter_outlives_a_worker_that_is_killed() -> None:
+    def parent() -> str:
+        return warm.run([sys.executable, "-c", PARENT], capture_output=True, text=True).stdout
+
+    first = parent()
+    shared = {"PYTEST_XDIST_TESTRUNUID": str(os.getpid()), **os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run([sys.executable, "-c", KILLED], env=shared, stdout=subprocess.PIPE, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert killed.stdout == first == parent()

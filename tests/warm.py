@@ -135,7 +135,7 @@ class _Interpreter:
         self._environment = {**names, "PYTHONHASHSEED": HASH_SEED, **settings}
         self._preload = preload
         self._process: subprocess.Popen[bytes] | None = None
-        told = json.dumps([os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid()), preload, settings])
+        told = json.dumps([os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid())), preload, settings])
         name = hashlib.sha256(told.encode()).hexdigest()[:32]
         if sys.platform == "linux":
             self._address = f"\0warmstore-tests-{name}"  # one that is no file
@@ -237,7 +237,9 @@ def _serve(listener: socket.socket) -> None:
         if listener in ready:
             connections.add(_greet(listener))
         for connection in connections.intersection(ready):
-            data, files, _, _ = socket.recv_fds(connection, 1, 5)
+            data, files = b"", []
+            with contextlib.suppress(ConnectionError):  # a worker that was killed
+                data, files, _, _ = socket.recv_fds(connection, 1, 5)
             if not data:
                 connections.remove(connection)
                 connection.close()
@@ -254,12 +256,14 @@ def _serve(listener: socket.socket) -> None:
             statuses[child] = files[1]
             for descriptor in (files[0], *files[2:]):
                 os.close(descriptor)
-            connection.sendall(struct.pack("<q", child))
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(struct.pack("<q", child))
 
 
 def _greet(listener: socket.socket) -> socket.socket:
     connection, _ = listener.accept()
-    connection.sendall(b".")
+    with contextlib.suppress(ConnectionError):
+        connection.sendall(b".")
     return connection
 
 
