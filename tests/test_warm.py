@@ -107,4 +107,4 @@ def test_an_interpreter_outlives_a_worker_that_is_killed() -> None:
     shared = {"PYTEST_XDIST_TESTRUNUID": str(os.getpid()), **os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     killed = subprocess.run([sys.executable, "-c", KILLED], env=shared, stdout=subprocess.PIPE, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL
-    assert killed.stdout == first == parent()
+    assert killed.stdout == first == parent() == parent()
