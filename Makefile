@@ -26,9 +26,10 @@ test: .venv/has-dev test-servers
 	$(BIN)/python -m pytest -n auto
 
 # One test at a time to each process: with a share that is all damages, one would go on when the others have ended.
+# FRESH=1 gives each program that a test starts an interpreter of its own, in the place of a fork: that takes hours.
 test-slow: .venv/has-dev test-servers
 	$(BIN)/python -m compileall -q src tests
-	$(BIN)/python -m pytest -n auto --slow --maxschedchunk 1
+	$(BIN)/python -m pytest -n auto --slow --maxschedchunk 1 $(if $(FRESH),--fresh)
 
 # The demo as a user starts it: most of it is on one core.
 test-demo: .venv/has-dev

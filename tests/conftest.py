@@ -13,7 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from tests.few_modules import all_modules_searched, search_few_modules
-from tests.slow import either, set_long
+from tests.slow import either, set_run
 from tests.warm import COMMON
 
 from warmstore.storage import files
@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fleet", action="store_true", help="run tests with clusters of Ray and Spark too")
     parser.addoption("--site", action="store_true", help="run tests in a browser too")
     parser.addoption("--gpu", nargs="?", const="cuda", help="run tests on a GPU too; --gpu=cpu tries some on the CPU")
-    parser.addoption("--fresh", action="store_true", help="run edits in interpreters of their own too")
+    parser.addoption("--fresh", action="store_true", help="give each program an interpreter of its own")
 
 
 def _spare_syncs() -> None:
@@ -48,7 +48,7 @@ def _spare_syncs() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    set_long(config.getoption("--slow"))
+    set_run(long=config.getoption("--slow"), fresh=config.getoption("--fresh"))
     # No example fails because the machine is busy.
     too_slow = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile(
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--slow"):
         _spare_syncs()
         search_few_modules()
-        multiprocessing.set_forkserver_preload([*COMMON])
+    multiprocessing.set_forkserver_preload([*COMMON])
     state = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="warmstore-state-")  # never the user's registry
     config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # of children: its clock counts seconds, and programs are edited faster

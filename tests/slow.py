@@ -7,15 +7,21 @@ import pytest
 from _pytest.mark import ParameterSet
 
 _long = [False]
+_fresh = [False]
 
 
-def set_long(long: bool) -> None:
-    """Whether this is the run with `--slow`; conftest tells, before any test is imported."""
-    _long[0] = long
+def set_run(*, long: bool, fresh: bool) -> None:
+    """Whether this is the run with `--slow`, and with `--fresh`; conftest tells, before any test is imported."""
+    _long[0], _fresh[0] = long, fresh
 
 
 def is_long() -> bool:
     return _long[0]
+
+
+def is_fresh() -> bool:
+    """Whether each program that tests start has an interpreter of its own."""
+    return _fresh[0]
 
 
 def either(short: int, long: int) -> int:
@@ -24,12 +30,12 @@ def either(short: int, long: int) -> int:
 
 
 def unforked() -> str:
-    """The start method of processes that know only what they are sent: "spawn".
+    """The start method of processes that know only what they are sent: "spawn" with `--fresh`.
 
-    In the short run "forkserver": its processes are forks of one that has imported torch and nothing else, in place of
-    seconds of imports each.
+    Else "forkserver": its processes are forks of one that has imported torch and nothing else, in place of seconds of
+    imports each.
     """
-    return "spawn" if _long[0] else "forkserver"
+    return "spawn" if _fresh[0] else "forkserver"
 
 
 def thinned(count: int, parameters: Iterable[Any]) -> list[Any]:

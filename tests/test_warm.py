@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests import warm
-from tests.slow import is_long
+from tests.slow import is_fresh
 
 SEEN = """
 import atexit, os, signal, sys, warnings
@@ -98,7 +98,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-@pytest.mark.skipif(is_long() or sys.platform != "linux", reason="programs share no interpreter")
+@pytest.mark.skipif(is_fresh() or sys.platform != "linux", reason="programs share no interpreter")
 def test_an_interpreter_outlives_a_worker_that_is_killed() -> None:
     def parent() -> str:
         return warm.run([sys.executable, "-c", PARENT], capture_output=True, text=True).stdout

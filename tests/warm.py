@@ -5,7 +5,7 @@ warmstore, and has searched them for patches. It forks a child for each program,
 child has the arguments, environment, folder and streams that it is given, runs the program as `__main__` and ends as an
 interpreter does, but for the last step: it does not take its modules apart. A fork does not show another seed of
 hashes, other addresses, and what happens while torch is imported, or as the last objects go. Tests of those start
-interpreters, and the long run of tests starts one for every program.
+interpreters, and with `--fresh` every program has one.
 """
 
 import atexit
@@ -57,9 +57,9 @@ def popen(
         settings: variables that these modules read as they are imported.
         options: of `subprocess.Popen`.
     """
-    from tests.slow import is_long
+    from tests.slow import is_fresh
 
-    if is_long():
+    if is_fresh():
         return subprocess.Popen([*map(str, command)], **options)
     return _Forked([*map(str, command)], _interpreter(preload, settings), **options)
 

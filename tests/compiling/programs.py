@@ -113,7 +113,7 @@ def compiler_settings() -> dict[str, str]:
 
 
 def popen(command: list[str], **options: Any) -> "subprocess.Popen[Any]":
-    """Start a program in a fork of an interpreter that has imported the compilers, or a real one in the long run."""
+    """Start a program in a fork of an interpreter that has imported the compilers, or a real one with `--fresh`."""
     return warm.popen(command, preload=COMPILER, settings=tuple(compiler_settings().items()), **options)
 
 

@@ -202,20 +202,25 @@ def test_children_that_are_forked_while_threads_are_at_work(
 ) -> None:
     def fork(say: Callable[[Any], None]) -> None:
         threads, child = work(tmp_path)
+        going = threading.Event()
+        os.register_at_fork(after_in_parent=going.clear)  # the child is alone
         for each in threads:
-            threading.Thread(target=again_and_again, args=(each,), daemon=True).start()
+            threading.Thread(target=again_and_again, args=(each, going), daemon=True).start()
+        going.set()
         time.sleep(0.2)
         rng = np.random.default_rng(0)
         for _ in range(300):
-            time.sleep(rng.random() * 0.01)
+            going.set()
+            time.sleep(rng.random() * 0.04)
             well(in_child(lambda say: (signal.alarm(SECONDS), [child(at) for at in range(3)])))  # type: ignore[arg-type]
         say("done")
 
     assert well(in_child(fork)) == ["done"]
 
 
-def again_and_again(work: Work) -> None:
+def again_and_again(work: Work, going: threading.Event) -> None:
     at = 0
     while True:
+        going.wait()
         work(at)
         at += 1

@@ -77,20 +77,56 @@ def test_what_is_kept_is_bounded() -> None:
     assert sum(len(free) for free, _ in recycler._free) <= 4 * LARGE
 
 
-def test_sizes_that_are_over_are_not_kept() -> None:
+class Clock:
+    """Seconds, which a test lets pass."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("length", [LARGE, 10])
+def test_sizes_that_are_over_are_not_kept(length: int) -> None:
     """A program whose results change their sizes, or a validation with larger ones, has memory for those of now."""
-    recycler = BufferPool()
-    for length in range(LARGE, 40 * LARGE, LARGE):
+    clock = Clock()
+    recycler = BufferPool(clock=clock)
+    for large in range(2 * LARGE, 20 * LARGE, 5 * LARGE):
+        recycler.take(large)
+    assert sum(len(free) for free, _ in recycler._free) > 20 * LARGE
+    for _ in range(8):
+        clock.now += 1
         recycler.take(length)
-    for _ in range(100):
-        recycler.take(LARGE)
-    assert sum(len(free) for free, _ in recycler._free) < 3 * LARGE
+    assert sum(len(free) for free, _ in recycler._free) == (LARGE + LARGE // 4 if length == LARGE else 0)
+
+
+def test_memory_given_back_drops_what_nothing_uses() -> None:
+    clock = Clock()
+    recycler = BufferPool(clock=clock)
+    held = recycler.take(LARGE)
+    recycler.take(4 * LARGE)
+    clock.now += 60
+    del held
+    assert [len(free) for free, _ in recycler._free] == [LARGE + LARGE // 4]
+
+
+def test_small_results_drop_nothing_that_was_used_lately() -> None:
+    clock = Clock()
+    recycler = BufferPool(clock=clock)
+    place = address(recycler.take(LARGE))
+    for _ in range(10):
+        clock.now += 4
+        recycler.take(10)
+        assert address(recycler.take(LARGE)) == place
 
 
 def test_two_sizes_in_turn_both_serve_again() -> None:
-    recycler = BufferPool()
+    clock = Clock()
+    recycler = BufferPool(clock=clock)
     for step in range(495):  # a large one in the end would be next
         recycler.take(LARGE if step % 45 else 4 * LARGE)
+        clock.now += 0.1
     assert sorted(len(free) for free, _ in recycler._free) == [LARGE + LARGE // 4, 5 * LARGE]
 
 
