@@ -6,8 +6,10 @@ used for a later one.
 """
 
 import functools
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,9 +24,8 @@ LARGE = 1 << 20
 """The least bytes of a pooled block. The allocator keeps smaller blocks itself."""
 
 _KEPT = 128 << 20
-_IDLE = 64
-"""Large results after which a free block is dropped that none of them has used; more where there are many blocks, since
-a batch may have many results."""
+_IDLE = 5.0
+"""Seconds after which a free block is dropped that no result has used. Its page faults then take no noticeable time."""
 
 
 class Lease:
@@ -41,17 +42,27 @@ class Lease:
 
 
 class BufferPool:
-    """Free blocks of memory that were used lately, at most `kept` bytes. Safe to use from several threads."""
+    """Free blocks of memory that were used lately, at most `kept` bytes. Safe to use from several threads.
 
-    def __init__(self, kept: int = _KEPT) -> None:
+    A block that has been free for some seconds goes when memory is next taken or given back: a process that has once
+    read much does not keep its memory.
+    """
+
+    def __init__(self, kept: int = _KEPT, clock: Callable[[], float] = time.monotonic) -> None:
         self._kept = kept
-        self._free: list[tuple[Bytes, int]] = []  # oldest first, each with the call after which it is dropped
-        self._calls = 0
+        self._clock = clock
+        self._free: list[tuple[Bytes, float]] = []  # oldest first, each with the time at which it is dropped
+        self._due = math.inf  # when the first of them is
         self._lock = threading.Lock()
 
     def take(self, length: int) -> Bytes:
         """uint8 [length], not initialised."""
         if length < LARGE:
+            if self._clock() > self._due and self._lock.acquire(blocking=False):
+                try:
+                    self._drop()
+                finally:
+                    self._lock.release()
             return np.empty(length, np.uint8)
         block = None
         with self._lock:
@@ -59,9 +70,7 @@ class BufferPool:
             fitting = [at for at, (free, _) in enumerate(self._free) if length <= len(free) <= 2 * length]
             if fitting:
                 block, _ = self._free.pop(min(fitting, key=lambda at: len(self._free[at][0])))
-            self._calls += 1
-            while self._free and self._free[0][1] < self._calls:
-                self._free.pop(0)
+            self._drop()
         if block is None:
             try:
                 # A quarter more, for a larger batch: untouched pages cost nothing.
@@ -69,6 +78,7 @@ class BufferPool:
             except MemoryError:
                 with self._lock:
                     self._free.clear()
+                    self._drop()
                 block = np.empty(length, np.uint8)
         return np.asarray(Lease(block, length, self))
 
@@ -77,11 +87,19 @@ class BufferPool:
         # Without waiting: the garbage collector may call this in a thread that holds the lock, or in a forked child.
         if self._lock.acquire(blocking=False):
             try:
-                self._free.append((block, self._calls + max(_IDLE, 4 * len(self._free))))
+                self._free.append((block, self._clock() + _IDLE))
                 while sum(len(free) for free, _ in self._free) > self._kept:
                     self._free.pop(0)
+                self._drop()
             finally:
                 self._lock.release()
+
+    def _drop(self) -> None:
+        """Drop what has been free for too long. The lock is held."""
+        now = self._clock()
+        while self._free and self._free[0][1] < now:
+            self._free.pop(0)
+        self._due = self._free[0][1] if self._free else math.inf
 
 
 class Arena:
