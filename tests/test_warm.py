@@ -12,11 +12,12 @@ from tests import warm
 from tests.slow import is_fresh
 
 SEEN = """
-import atexit, os, signal, sys, warnings
+import atexit, os, signal, sys, tempfile, warnings
 atexit.register(print, "the end")
 print(__name__, sys.argv, sys.path, os.getcwd(), sys.warnoptions, sys.orig_argv[1:], input())
 print(vars().get("__file__"), sorted(os.environ.items()), vars(sys.modules["__main__"]) is globals())
 print(signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGCHLD), sys.dont_write_bytecode)
+print(tempfile.gettempdir())
 print([entry for entry in warnings.filters if entry[0] == "error"], sorted(map(int, os.listdir("/dev/fd"))))
 """
 
@@ -38,7 +39,7 @@ def test_a_program_sees_the_same(way: str, tmp_path: Path) -> None:
         "module": ["-m", "program", "-x"],
         "options": ["-W", "error", "-W", "ignore::ResourceWarning", str(tmp_path / "program.py")],
     }[way]
-    environment = {"PYTHONPATH": f"{tmp_path}{os.pathsep}/elsewhere", "NAME": "value", "LC_CTYPE": "C.UTF-8"}
+    environment = {"PYTHONPATH": f"{tmp_path}{os.pathsep}/elsewhere", "NAME": "value", "LC_CTYPE": "C.UTF-8", "TMPDIR": str(tmp_path)}
     forked, fresh = both(arguments, cwd=tmp_path, env=environment, input="told\n")
     assert forked == fresh
     assert forked[1].endswith("the end\n")

@@ -342,6 +342,7 @@ def _become(task: int, streams: Sequence[int]) -> Callable[[], object]:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     importlib.invalidate_caches()
+    tempfile.tempdir = None
     main = types.ModuleType("__main__")
     vars(main)["__builtins__"] = sys.modules["builtins"]
     sys.modules["__main__"] = main
