@@ -39,7 +39,12 @@ def test_a_program_sees_the_same(way: str, tmp_path: Path) -> None:
         "module": ["-m", "program", "-x"],
         "options": ["-W", "error", "-W", "ignore::ResourceWarning", str(tmp_path / "program.py")],
     }[way]
-    environment = {"PYTHONPATH": f"{tmp_path}{os.pathsep}/elsewhere", "NAME": "value", "LC_CTYPE": "C.UTF-8", "TMPDIR": str(tmp_path)}
+    environment = {
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}/elsewhere",
+        "NAME": "value",
+        "LC_CTYPE": "C.UTF-8",
+        "TMPDIR": str(tmp_path),
+    }
     forked, fresh = both(arguments, cwd=tmp_path, env=environment, input="told\n")
     assert forked == fresh
     assert forked[1].endswith("the end\n")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.faults.children import in_child, well
+from tests.few_modules import search_few_modules
 from tests.pipeline.functions import change, make, shake
 from tests.pipeline.making import plan_of
 
@@ -201,6 +202,7 @@ def test_children_that_are_forked_while_threads_are_at_work(
     work: Callable[[Path], tuple[list[Work], Work]], tmp_path: Path
 ) -> None:
     def fork(say: Callable[[Any], None]) -> None:
+        search_few_modules()
         threads, child = work(tmp_path)
         going = threading.Event()
         os.register_at_fork(after_in_parent=going.clear)  # the child is alone
