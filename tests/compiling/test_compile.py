@@ -80,10 +80,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def used(folder: Path, code: str = USE, store: str = "store", start: str = START) -> Report:
+def used(folder: Path, code: str = USE, store: str = "store", start: str = START, **options: Any) -> Report:
     """Run a program that uses the module of a folder."""
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-    report = run(code, folder / store, env={"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}, start=start)
+    report = run(code, folder / store, env={"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}, start=start, **options)
     assert report.right
     return report
 
@@ -119,7 +119,7 @@ def test_comments_and_another_checkout_change_nothing(made: Path) -> None:
 
 @pytest.mark.slow
 def test_torch_installed_elsewhere_finds_it(made: Path, tmp_path: Path) -> None:
-    report = used(made, start=with_torch_in(tmp_path / "site"))
+    report = used(made, start=with_torch_in(tmp_path / "site"), fresh=True)
     assert package_was_used(report)
     assert report.misses == []
 

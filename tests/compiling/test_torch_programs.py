@@ -61,7 +61,7 @@ def test_home_cwd_temporary_folder_and_the_store_may_move(filled: Path, tmp_path
 
 @pytest.mark.slow
 def test_another_path_of_torch_is_no_other_key(filled: Path, tmp_path: Path) -> None:
-    report = run(SINE, filled, start=with_torch_in(tmp_path / "site"))
+    report = run(SINE, filled, start=with_torch_in(tmp_path / "site"), fresh=True)
     assert report.right
     assert report.misses == []
 

@@ -113,6 +113,8 @@ def test_a_changed_figure_loses_its_record(tmp_path: Path) -> None:
     assert figures(tmp_path) == [10, 12]
     path.write_bytes(b"".join(line.rpartition(b",")[0] + b"}\n" for line in whole.splitlines()))  # as versions before
     assert figures(tmp_path) == [10, 11, 12]
+    path.write_bytes(whole.replace(b'"number":11', b'"number":91').replace(b'"checksum"', b'"checksul"'))
+    assert figures(tmp_path) == []  # and not as of such a version
 
 
 def test_a_record_that_is_there_twice_counts_once(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import xxhash
 
 _CHECKSUM = "checksum"
+_DIGITS = 32
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:
@@ -26,7 +27,7 @@ def from_bytes(data: bytes) -> dict[str, Any]:
     """The content of a file, without the checksum. Files that earlier versions wrote have no checksum.
 
     Raises:
-        ValueError: these bytes are no object, or its content does not match the checksum.
+        ValueError: these bytes are no object, its content does not match the checksum, or the name of that is damaged.
     """
     try:
         content = json.loads(data)
@@ -35,6 +36,12 @@ def from_bytes(data: bytes) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError("it is no object")
     checksum = content.pop(_CHECKSUM, None)
-    if checksum is not None and checksum != checksum_of(content):
+    if is_damaged_name(content, _DIGITS) if checksum is None else checksum != checksum_of(content):
         raise ValueError("it does not match its checksum")
     return content
+
+
+def is_damaged_name(content: dict[str, Any], digits: int) -> bool:
+    """Whether an object that has no checksum had one, under a name that is damaged: its last entry is as long."""
+    last = content[next(reversed(content))] if content else None
+    return isinstance(last, str) and len(last) == digits

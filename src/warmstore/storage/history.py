@@ -20,6 +20,7 @@ from typing import Any
 import xxhash
 
 from warmstore.storage.atomic import replace_file
+from warmstore.storage.checked_json import is_damaged_name
 from warmstore.storage.files import PLAIN, Files, is_at, is_read_only, opened
 
 _log = logging.getLogger("warmstore")
@@ -34,6 +35,7 @@ LARGEST = 1 << 20
 """Bytes of a file from which on the older half of its records is dropped."""
 
 _CHECKSUM = "checksum"
+_DIGITS = 16
 _LONGEST_TEXT = 1000  # characters of a text in a record
 _SHARE = 64  # a cache with a limit spends 1/64 of it on its history
 
@@ -212,7 +214,9 @@ def _sealed(line: bytes) -> bytes:
 def _unsealed(record: dict[str, Any], line: bytes) -> bool:
     """Take the checksum from a record. Returns whether it matches; records of earlier versions have none."""
     checksum = record.pop(_CHECKSUM, None)
-    return checksum is None or xxhash.xxh3_64_hexdigest(line.rpartition(b",")[0] + b"}") == checksum
+    if checksum is None:
+        return not is_damaged_name(record, _DIGITS)
+    return bool(xxhash.xxh3_64_hexdigest(line.rpartition(b",")[0] + b"}") == checksum)
 
 
 def _refuse(constant: str) -> None:
