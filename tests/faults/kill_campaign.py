@@ -226,7 +226,7 @@ def _supervise(story: Story, folder: Path, kill: Kill, seconds: float, say: Call
     stacks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open as long as this process
 
     def give_up(number: int, frame: object) -> NoReturn:
-        for process in psutil.Process().children(recursive=True):
+        for process in reversed(psutil.Process().children(recursive=True)):  # one whose parent has ended would end too
             process.send_signal(signal.SIGALRM)
             time.sleep(0.5)  # one after the other writes where it stands
         stacks.seek(0)

@@ -23,6 +23,7 @@ from warmstore._native import floor
 from warmstore.errors import WriteFailed
 from warmstore.storage.array_types import Bytes, Int64
 from warmstore.storage.block_source import BlockSource
+from warmstore.storage.interrupts import uninterrupted
 
 if TYPE_CHECKING:
     import sqlite3
@@ -232,17 +233,22 @@ def open_or_create(path: Path, files: Files) -> int:
 
 
 @contextlib.contextmanager
-def file_lock(path: Path, files: Files, *, wait: bool = True) -> Iterator[bool]:
+def file_lock(path: Path, files: Files, *, wait: bool = True, briefly: bool = False) -> Iterator[bool]:
     """Hold a lock between processes, on a file that is never replaced. Without `wait`, the context is False if another
-    process holds the lock."""
+    process holds the lock.
+
+    briefly: what holds the lock is not interrupted, but waiting for it is. An interrupt as the context is entered or
+    left would leave the lock taken as long as the error lives, and closing what is open would wait for it.
+    """
     descriptor = open_or_create(path, files)
     try:
         is_locked = files.lock(descriptor, wait=wait)
-        try:
-            yield is_locked
-        finally:
-            if is_locked:
-                files.unlock(descriptor)  # closing is not enough: a child forked meanwhile shares the lock
+        with uninterrupted() if briefly else contextlib.nullcontext():
+            try:
+                yield is_locked
+            finally:
+                if is_locked:
+                    files.unlock(descriptor)  # closing is not enough: a child forked meanwhile shares the lock
     finally:
         files.close(descriptor)
 

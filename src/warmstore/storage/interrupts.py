@@ -1,44 +1,51 @@
-"""Sections of code that an interrupt does not leave half done: Ctrl-C, and the interrupt of a notebook.
+"""Sections of code that an interrupt does not leave half done: Ctrl-C, the interrupt of a notebook, a killed worker.
 
-Python raises KeyboardInterrupt between any two instructions of the main thread. Inside `uninterrupted` it waits for the
-end of the section.
+Python raises KeyboardInterrupt between any two instructions of the main thread, and torch the error of a worker process
+that was killed. Inside `uninterrupted` they wait for the end of the section.
 """
 
 import signal
 import threading
+from contextlib import ExitStack
 from typing import Any
 
+_HELD_BACK = (signal.SIGINT, signal.SIGCHLD)
 _MOST_WAITING = 2
 
 
 class uninterrupted:  # noqa: N801  reads as the function that it is used as
-    """A context manager: an interrupt that comes inside is raised at the end. The third one is raised at once.
+    """A context manager: an interrupt that comes inside is raised at the end. The third Ctrl-C is raised at once.
 
     It has no effect in other threads than the main one, where no interrupt is raised, and inside of another one. Use it
     for what takes milliseconds, or waits for a disk, and never around the functions of a caller.
     """
 
-    __slots__ = ("_handler", "_waiting")
+    __slots__ = ("_handlers", "_waiting")
 
     def __init__(self) -> None:
-        self._handler: Any = None
-        self._waiting = 0
+        self._handlers: dict[int, Any] = {}
+        self._waiting: list[int] = []
 
     def __enter__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        handler = signal.getsignal(signal.SIGINT)
-        if callable(handler) and not isinstance(getattr(handler, "__self__", None), uninterrupted):
-            self._handler = handler
-            signal.signal(signal.SIGINT, self._wait)
+        for number in _HELD_BACK:
+            handler = signal.getsignal(number)
+            if callable(handler) and not isinstance(getattr(handler, "__self__", None), uninterrupted):
+                self._handlers[number] = handler
+                signal.signal(number, self._wait)
 
     def _wait(self, number: int, frame: Any) -> None:
-        self._waiting += 1
-        if self._waiting > _MOST_WAITING:
-            self._handler(number, frame)
+        self._waiting.append(number)
+        if self._waiting.count(signal.SIGINT) > _MOST_WAITING:
+            self._waiting = [each for each in self._waiting if each != signal.SIGINT]
+            self._handlers[number](number, frame)
 
     def __exit__(self, *exception: object) -> None:
-        if self._handler is not None:
-            signal.signal(signal.SIGINT, self._handler)
-            if 0 < self._waiting <= _MOST_WAITING:
-                self._handler(signal.SIGINT, None)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if self._waiting:
+            with ExitStack() as stack:  # all are called, whichever of them raise
+                for number in _HELD_BACK:
+                    if number in self._waiting:
+                        stack.callback(self._handlers[number], number, None)

@@ -29,7 +29,7 @@ class ReentrantFileLock:
         holder = self._holders.get(pid) or self._holders.setdefault(pid, _Holder())  # setdefault is atomic
         with holder.threads, contextlib.ExitStack() as stack:
             if not holder.depth:  # a process that locks the file twice would wait for itself
-                stack.enter_context(file_lock(self._path, self._files))
+                stack.enter_context(file_lock(self._path, self._files, briefly=True))
             holder.depth += 1
             try:
                 yield

@@ -190,7 +190,7 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
     """
     folder = tier / wanted.version
     reason = ""
-    with file_lock(tier / "versions.lock", Files()):
+    with file_lock(tier / "versions.lock", Files(), briefly=True):
         about = read_about(folder)
         outdated = "" if about is None or not wanted.decodes else _outdated(about)
         if about is None or outdated:

@@ -365,7 +365,7 @@ class KeyIndex:
         return nullcontext() if self._room is None or self._private is not None else self._room(size)
 
     def _locked(self) -> AbstractContextManager[bool]:
-        return file_lock(self._lock_path, self._files)
+        return file_lock(self._lock_path, self._files, briefly=True)
 
 
 @dataclass(frozen=True)

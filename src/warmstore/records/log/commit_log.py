@@ -33,6 +33,7 @@ from warmstore.records.log.log_entries import (
 from warmstore.records.log.log_files import open_log, whole_entries
 from warmstore.storage.array_types import Bools
 from warmstore.storage.files import COPY, Files, read_whole, write_all, write_failed
+from warmstore.storage.interrupts import uninterrupted
 
 _logger = logging.getLogger("warmstore")
 
@@ -124,7 +125,7 @@ class Log:
     @contextlib.contextmanager
     def _unless_written(self) -> Iterator[bool]:
         """Take the log's lock without waiting. False if a writer holds it, which may have written to the copy alone."""
-        with self.guard:
+        with self.guard, uninterrupted():
             held = not self._depth and self._files.lock(self._descriptor, wait=False)
             try:
                 yield held or bool(self._depth)
@@ -143,9 +144,7 @@ class Log:
                 raise
             data = b""  # a bad sector: the copy is read
         data = data[: len(data) // SIZE * SIZE]
-        if data.endswith(ZEROS):
-            data = data[: torn_from(data, first) * SIZE]
-        return data
+        return data[: torn_from(data, first) * SIZE] if data.endswith(ZEROS) else data
 
     def _copy_is_longer(self, length: int) -> bool:
         """Whether the copy has more entries: the log was cut off, or a writer died between its two writes."""
@@ -218,7 +217,7 @@ class Log:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the log's lock, under which every append happens. The thread that holds it may take it again."""
-        with self.guard:
+        with self.guard, uninterrupted():
             if not self._depth:
                 self._files.lock(self._descriptor)
             self._depth += 1

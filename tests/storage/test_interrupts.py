@@ -1,0 +1,130 @@
+"""An error of a signal's handler as a lock is taken or left: the lock is free, even while the error lives."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import warmstore as ws
+from warmstore.storage.files import PLAIN, file_lock
+from warmstore.storage.interrupts import uninterrupted
+from warmstore.storage.locks import ReentrantFileLock
+
+Made = tuple[AbstractContextManager[Any], Path]
+"""A context that takes a lock, and the locked file."""
+
+
+class Interrupted(Exception):
+    """What the handler raises, as torch's for a worker that was killed."""
+
+
+@contextlib.contextmanager
+def raising(number: int) -> Iterator[None]:
+    def handle(*ignored: Any) -> None:
+        raise Interrupted
+
+    before = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@contextlib.contextmanager
+def coming_at(number: int, context: object, name: str, event: str) -> Iterator[None]:
+    """The signal comes as a method of the context begins or ends: there Python looks for signals."""
+
+    def trace(frame: FrameType, kind: str, argument: Any) -> Any:
+        if frame.f_code.co_name != name or frame.f_locals.get("self") is not context:
+            return None
+        if kind == event:
+            sys.settrace(None)
+            signal.raise_signal(number)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+
+
+def is_free(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        return PLAIN.lock(descriptor, wait=False)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def lock(folder: Path) -> Iterator[Made]:
+    yield file_lock(folder / "lock", PLAIN, briefly=True), folder / "lock"
+
+
+@contextlib.contextmanager
+def reentrant(folder: Path) -> Iterator[Made]:
+    yield ReentrantFileLock(folder / "lock", PLAIN).held(), folder / "lock"
+
+
+@contextlib.contextmanager
+def log(folder: Path) -> Iterator[Made]:
+    with ws.RecordStore.create(folder / "s", {"x": ws.Array("int64")}) as store:
+        generation = store._session.generation  # type: ignore[attr-defined]
+        yield generation.log.locked(), generation.folder / "log"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGCHLD])
+@pytest.mark.parametrize(("name", "event"), [("__enter__", "return"), ("__exit__", "call")])
+@pytest.mark.parametrize("make", [lock, reentrant, log])
+def test_a_lock_is_free_after_an_interrupt(
+    make: Callable[[Path], AbstractContextManager[Made]],
+    name: str,
+    event: str,
+    number: int,
+    tmp_path: Path,
+) -> None:
+    with make(tmp_path) as (context, path), raising(number):
+        with pytest.raises(Interrupted) as error, coming_at(number, context, name, event), context:
+            assert not is_free(path)
+        assert error.value.__traceback__ is not None
+        assert is_free(path)
+
+
+def test_both_signals_wait_for_the_end_and_ctrl_c_is_raised() -> None:
+    done = []
+
+    def section() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGCHLD)
+            signal.raise_signal(signal.SIGINT)
+            done.append(1)
+
+    with raising(signal.SIGCHLD):
+        with pytest.raises(KeyboardInterrupt):
+            section()
+        assert done
+        with pytest.raises(Interrupted):
+            signal.raise_signal(signal.SIGCHLD)  # handled as before
+
+
+def test_the_third_ctrl_c_does_not_wait_and_a_killed_worker_is_told() -> None:
+    done = []
+
+    def section() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGCHLD)
+            for number in range(3):
+                signal.raise_signal(signal.SIGINT)
+                done.append(number)
+
+    with raising(signal.SIGCHLD), pytest.raises(Interrupted):
+        section()
+    assert done == [0, 1]
