@@ -7,6 +7,7 @@ pipe what it has acknowledged, as it goes. Two other processes judge what is the
 Each kill has a supervisor, which is the parent of whatever the killed process leaves behind: all of it has to end.
 """
 
+import contextlib
 import ctypes
 import faulthandler
 import logging
@@ -227,7 +228,8 @@ def _supervise(story: Story, folder: Path, kill: Kill, seconds: float, say: Call
 
     def give_up(number: int, frame: object) -> NoReturn:
         for process in reversed(psutil.Process().children(recursive=True)):  # one whose parent has ended would end too
-            process.send_signal(signal.SIGALRM)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGALRM)
             time.sleep(0.5)  # one after the other writes where it stands
         stacks.seek(0)
         say(f"{HANG}: it, or what it has left behind, runs for {SECONDS} seconds\n{stacks.read().decode()[-8000:]}")
