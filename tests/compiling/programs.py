@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import warm
-from tests.slow import is_long
+from tests.slow import is_fresh
 
 START = """
 import json, os, sys
@@ -23,7 +23,7 @@ HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
 """Is 0 here unless told: two of them take longer than the few kernels of these programs."""
 
 VECTORS = "TORCHINDUCTOR_VEC_ISA_OK"
-"""Is 1 in the short run: torch compiles six programs to find out what the processor has, once in each store."""
+"""Is 1 without `--fresh`: torch compiles six programs to find out what the processor has, once in each store."""
 
 COMPILER = (*warm.COMMON, "torch._dynamo", "torch._inductor.compile_fx", "warmstore.compiling.compile_cache")
 """What the warm interpreter of these programs has imported."""
@@ -109,7 +109,7 @@ def launch(
 
 def compiler_settings() -> dict[str, str]:
     """Variables that spare compilers what the tests are not about."""
-    return {HEADERS: "0"} if is_long() else {HEADERS: "0", VECTORS: "1"}
+    return {HEADERS: "0"} if is_fresh() else {HEADERS: "0", VECTORS: "1"}
 
 
 def popen(command: list[str], **options: Any) -> "subprocess.Popen[Any]":
