@@ -1,6 +1,7 @@
 """Damaged objects are refused, whatever is damaged: also the name of the checksum."""
 
 import itertools
+import json
 
 import pytest
 
@@ -13,7 +14,7 @@ def test_what_was_written_is_read_and_so_is_what_earlier_versions_wrote() -> Non
     assert checked_json.from_bytes(checked_json.to_bytes(CONTENT)) == CONTENT
     assert checked_json.from_bytes(checked_json.to_bytes(CONTENT, indent=1)) == CONTENT
     for content in (CONTENT, {}):
-        assert checked_json.from_bytes(checked_json.json.dumps(content).encode()) == content
+        assert checked_json.from_bytes(json.dumps(content).encode()) == content
 
 
 def test_two_flipped_bits_are_refused() -> None:

@@ -1,7 +1,6 @@
 """An error of a signal's handler as a lock is taken or left: the lock is free, even while the error lives."""
 
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import pytest
 import warmstore as ws
 from warmstore.storage.files import PLAIN, file_lock
 from warmstore.storage.interrupts import uninterrupted
+from warmstore.storage.lease import is_locked
 from warmstore.storage.locks import ReentrantFileLock
 
 Made = tuple[AbstractContextManager[Any], Path]
@@ -56,14 +56,6 @@ def coming_at(number: int, context: object, name: str, event: str) -> Iterator[N
         sys.settrace(None)
 
 
-def is_free(path: Path) -> bool:
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        return PLAIN.lock(descriptor, wait=False)
-    finally:
-        os.close(descriptor)
-
-
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[Made]:
     yield file_lock(folder / "lock", PLAIN, briefly=True), folder / "lock"
@@ -93,9 +85,9 @@ def test_a_lock_is_free_after_an_interrupt(
 ) -> None:
     with make(tmp_path) as (context, path), raising(number):
         with pytest.raises(Interrupted) as error, coming_at(number, context, name, event), context:
-            assert not is_free(path)
+            assert is_locked(path)
         assert error.value.__traceback__ is not None
-        assert is_free(path)
+        assert not is_locked(path)
 
 
 def test_both_signals_wait_for_the_end_and_ctrl_c_is_raised() -> None:
