@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,9 +84,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put tests that fork first, and leave out long ones.
 
     A forked child waits for ever for a lock that another thread held at the fork. JAX and obstore start threads that
-    live as long as the process, so the tests that fork run before all others. xdist hands tests out in this order.
+    live as long as the process, so the tests that fork run before all others, and of these the ones that use a remote
+    come last. xdist hands tests out in this order.
     """
-    items.sort(key=lambda item: "forks" not in item.keywords)
+    items.sort(key=lambda item: ("forks" not in item.keywords, "remotes" in item.keywords))
     if config.getoption("--slow"):
         for item in items:
             item.add_marker(pytest.mark.timeout(LONG_SECONDS))
@@ -98,6 +100,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     else:  # it says how to run them
         for item in long:
             item.add_marker(pytest.mark.skip(reason="a long loop; run with --slow"))
+
+
+@pytest.hookimpl(trylast=True)  # after the fixtures
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Find the tests that lack the mark remotes: nothing that they or the tests after them fork can use one."""
+    requests = sys.modules.get("warmstore.remote.requests")
+    if "forks" not in item.keywords or "remotes" in item.keywords or requests is None:
+        return
+    if requests._used.process == os.getpid():
+        requests._used.process = 0  # found once
+        pytest.fail("a test that forks and uses a remote has the mark remotes too")
 
 
 def pytest_collection_finish() -> None:

@@ -28,7 +28,16 @@ from warmstore.storage.files import Files
 pytestmark = pytest.mark.forks
 
 FORMATS = [1, 2, 3, 4]
-FROZEN = [(version, name) for version in FORMATS for name in STORES_OF[version]]
+REMOTES = ["adopted"]
+"""Stores that have chunks which came from a remote."""
+
+
+def _cases(*cases: tuple[int, str]) -> list[Any]:
+    """Cases of a store written now too."""
+    return [pytest.param(*case, marks=[pytest.mark.remotes] if case[1] in REMOTES else []) for case in cases]
+
+
+FROZEN = _cases(*((version, name) for version in FORMATS for name in STORES_OF[version]))
 
 
 def folder_of(version: int) -> Path:
@@ -187,7 +196,7 @@ def test_upgraded_by_the_first_writer(tmp_path: Path, version: int, name: str) -
         assert store.verify(progress=False).ok
 
 
-@pytest.mark.parametrize(("version", "name"), [(1, "edited"), (2, "evicted"), (3, "adopted"), (4, "merged")])
+@pytest.mark.parametrize(("version", "name"), _cases((1, "edited"), (2, "evicted"), (3, "adopted"), (4, "merged")))
 def test_read_where_nobody_may_write(seen_by_all: Path, tmp_path: Path, version: int, name: str) -> None:
     path = seen_by_all / name
     shutil.copytree(folder_of(version) / name, path)

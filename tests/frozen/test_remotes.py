@@ -20,7 +20,7 @@ from warmstore.replicate.parts import FORMAT
 from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.upkeep import verify
 
-pytestmark = [pytest.mark.forks, pytest.mark.usefixtures("untouched")]
+pytestmark = [pytest.mark.forks, pytest.mark.remotes, pytest.mark.usefixtures("untouched")]
 
 FROZEN = [3]
 ALL = list(range(len(IDS)))

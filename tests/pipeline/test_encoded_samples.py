@@ -72,6 +72,7 @@ def test_a_later_step_sees_what_it_sees_uncached(kind: str, tmp_path: Path) -> N
         assert loader._source.notes() == []
 
 
+@pytest.mark.remotes
 @pytest.mark.parametrize("codec", thinned(2, CODECS))
 def test_a_team_shares_them(codec: str, tmp_path: Path) -> None:
     """As whole chunks, and row by row where the other machine's plan has another codec."""

@@ -25,7 +25,7 @@ from warmstore.storage.files import Files
 from warmstore.storage.lease import is_locked, lock_path
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
-pytestmark = pytest.mark.forks
+pytestmark = [pytest.mark.forks, pytest.mark.remotes]
 
 calls = [0]
 

@@ -189,6 +189,7 @@ def test_nothing_is_written_where_it_is_off(cached, monkeypatch: pytest.MonkeyPa
     assert not (module.cache.path / NAME).exists()
 
 
+@pytest.mark.remotes
 def test_a_remote_gets_no_history(cached, tmp_path: Path) -> None:
     module = cached()
     epochs(module.cache, module, 1)
