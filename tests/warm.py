@@ -46,7 +46,7 @@ def popen(
     command: Sequence[Any],
     *,
     preload: tuple[str, ...] = COMMON,
-    settings: tuple[tuple[str, str], ...] = (),
+    settings: tuple[str, ...] = (),
     **options: Any,
 ) -> "subprocess.Popen[Any]":
     """Start a program.
@@ -54,14 +54,17 @@ def popen(
     Args:
         command: `[sys.executable, ...]`, with a file, `-c` or `-m`, and `-W` before it.
         preload: modules that the warm interpreter has imported.
-        settings: variables that these modules read as they are imported.
+        settings: names of variables that these modules read as they are imported. Programs whose environments have
+            other values of these have an interpreter of their own.
         options: of `subprocess.Popen`.
     """
     from tests.slow import is_fresh
 
     if is_fresh():
         return subprocess.Popen([*map(str, command)], **options)
-    return _Forked([*map(str, command)], _interpreter(preload, settings), **options)
+    environment = options.get("env") or os.environ
+    values = tuple((name, environment[name]) for name in settings if name in environment)
+    return _Forked([*map(str, command)], _interpreter(preload, values), **options)
 
 
 def run(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 from tests.cli.runner import runner
-from tests.compiling.programs import compiler_settings
+from tests.compiling.programs import sparing
 
 from warmstore.cli import app, demo
 from warmstore.demo.demo_run import CacheCounts, DemoRun, call_digits, differences, run_job
@@ -25,7 +25,7 @@ IMAGES, EPOCHS = 100, 2
 
 
 def command(*arguments: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **compiler_settings(), "COLUMNS": str(columns)}
+    environment = sparing({**os.environ, "COLUMNS": str(columns)})
     return subprocess.run(
         [sys.executable, "-m", "warmstore", *arguments], capture_output=True, text=True, check=False, env=environment
     )

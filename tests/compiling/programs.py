@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
 
 VECTORS = "TORCHINDUCTOR_VEC_ISA_OK"
 """Is 1 without `--fresh`: torch compiles six programs to find out what the processor has, once in each store."""
+
+SETTINGS = (HEADERS, VECTORS, "TORCHINDUCTOR_COMPILE_THREADS")
+"""What torch reads as it is imported."""
 
 COMPILER = (*warm.COMMON, "torch._dynamo", "torch._inductor.compile_fx", "warmstore.compiling.compile_cache")
 """What the warm interpreter of these programs has imported."""
@@ -98,7 +102,7 @@ def launch(
     settings = {"local_dir": str(folder), "job": "test", **init}
     return (subprocess.Popen if fresh else popen)(
         [sys.executable, "-c", start + textwrap.dedent(code) + end],
-        env={**os.environ, **compiler_settings(), "INIT": json.dumps(settings), **(env or {})},
+        env=sparing({**os.environ, "INIT": json.dumps(settings), **(env or {})}),
         cwd=cwd or folder.parent,
         text=True,
         stdin=subprocess.PIPE,
@@ -107,20 +111,23 @@ def launch(
     )
 
 
-def compiler_settings() -> dict[str, str]:
-    """Variables that spare compilers what the tests are not about."""
-    return {HEADERS: "0"} if is_fresh() else {HEADERS: "0", VECTORS: "1"}
+def sparing(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment that spares compilers what the tests are not about, unless it says otherwise."""
+    spared = {HEADERS: "0"} if is_fresh() else {HEADERS: "0", VECTORS: "1"}
+    return {**spared, **environment}
 
 
-def popen(command: list[str], **options: Any) -> "subprocess.Popen[Any]":
+def popen(command: list[str], *, env: Mapping[str, str] | None = None, **options: Any) -> "subprocess.Popen[Any]":
     """Start a program in a fork of an interpreter that has imported the compilers, or a real one with `--fresh`."""
-    return warm.popen(command, preload=COMPILER, settings=tuple(compiler_settings().items()), **options)
+    return warm.popen(command, preload=COMPILER, settings=SETTINGS, env=sparing(env or os.environ), **options)
 
 
-def run_to_end(command: list[str], **options: Any) -> "subprocess.CompletedProcess[Any]":
+def run_to_end(
+    command: list[str], *, env: Mapping[str, str] | None = None, **options: Any
+) -> "subprocess.CompletedProcess[Any]":
     """`popen`, to its end, with what it printed."""
-    settings = tuple(compiler_settings().items())
-    return warm.run(command, preload=COMPILER, settings=settings, capture_output=True, text=True, **options)
+    options |= {"env": sparing(env or os.environ), "capture_output": True, "text": True}
+    return warm.run(command, preload=COMPILER, settings=SETTINGS, **options)
 
 
 def finish(process: "subprocess.Popen[str]") -> Report:

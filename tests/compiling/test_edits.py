@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.compiling.edits.harness import Verdict, corpus, judged
-from tests.slow import either
+from tests.slow import either, is_fresh
 
 CORPUS = {one.name: one for one in corpus()}
 THEMES = sorted({one.theme for one in CORPUS.values()})
@@ -36,14 +36,15 @@ def _said(verdicts: list[Verdict]) -> list[str]:
 def test_an_edit_of_most_kinds_is_seen(tmp_path: Path) -> None:
     themes = ("grid", "objects", "functions")[: either(1, 3)]
     some = [next(one for one in CORPUS.values() if one.theme == theme) for theme in themes]
-    assert _said(judged(some, tmp_path)) == []
+    assert _said(judged(some, tmp_path, kernels=True)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", THEMES)
 def test_every_edit_is_seen(theme: str, tmp_path: Path) -> None:
     """In the next process and, where it can be made there, in the one that runs."""
-    assert _said(judged([one for one in CORPUS.values() if one.theme == theme], tmp_path, live=True)) == []
+    some = [one for one in CORPUS.values() if one.theme == theme]
+    assert _said(judged(some, tmp_path, live=True, kernels=is_fresh())) == []
 
 
 @pytest.mark.slow

@@ -62,6 +62,7 @@ def test_headers_are_made_once_and_only_where_something_is_compiled(tmp_path: Pa
 def test_another_program_uses_them_and_damaged_ones_are_made_anew(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     _, made = start(SINE, folder)
+    assert made
     with closing(ArtifactStore(folder)) as store:
         times = [one.created for one in store.all(kind=HEADER)]
     other, brought = start(SINE.replace("sin", "tanh"), folder)

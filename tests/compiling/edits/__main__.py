@@ -1,4 +1,4 @@
-"""`python -m tests.compiling.edits FOLDER PATTERN [plain] [live] [blind]`: run cases, print what is wrong with them."""
+"""`python -m tests.compiling.edits FOLDER PATTERN [plain] [live] [blind] [kernels]`: run cases, print what is wrong."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     cases = [one for one in corpus() if re.search(pattern, one.name)]
     began = time.monotonic()
-    verdicts = judged(cases, Path(folder), plain="plain" in options, live="live" in options, blind="blind" in options)
+    verdicts = judged(cases, Path(folder), **dict.fromkeys(options, True))
     for one in verdicts:
         for what in ("errors", "wrong", "as_torch", "missed", "left"):
             for kind, said in getattr(one, what).items():

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.compiling.edits import grid
 from tests.compiling.edits.cases import Case, parsed
-from tests.compiling.programs import compiler_settings, run_to_end
+from tests.compiling.programs import run_to_end
 
 _HERE = Path(__file__).parent
 _TOLERANCE = 1e-4
@@ -78,6 +78,7 @@ def run(
     *,
     live: bool = False,
     blind: bool = False,
+    kernels: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """What the runner says of each case, in processes with one store."""
     for one in cases:
@@ -96,8 +97,9 @@ def run(
                 "edited": str(folder / "v2"),
                 "store": str(store),
                 "out": str(out),
+                "compiler": compiler,
             }
-            task.write_text(json.dumps({**said, "cases": left, "live": live, "blind": blind, "compiler": compiler}))
+            task.write_text(json.dumps({**said, "cases": left, "live": live, "blind": blind, "kernels": kernels}))
             process = _process(task, env)
             lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
             found |= {one["name"]: one for one in lines}
@@ -109,7 +111,7 @@ def run(
 
 
 def _process(task: Path, env: dict[str, str] | None) -> subprocess.CompletedProcess[str]:
-    settings = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **compiler_settings()}
+    settings = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     variables = {**os.environ, **settings, **(env or {})}
     variables["PYTHONPATH"] = os.pathsep.join(str(Path(one).resolve()) for one in sys.path if one)  # it runs elsewhere
     command = [sys.executable, str(_HERE / "runner.py"), str(task)]
@@ -125,7 +127,13 @@ def _chunks(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
 
 
 def judged(
-    cases: Sequence[Case], folder: Path, *, plain: bool = False, live: bool = False, blind: bool = False
+    cases: Sequence[Case],
+    folder: Path,
+    *,
+    plain: bool = False,
+    live: bool = False,
+    blind: bool = False,
+    kernels: bool = False,
 ) -> list[Verdict]:
     """Run cases and judge them.
 
@@ -136,20 +144,23 @@ def judged(
         live: also with the change made while the program runs, from what other processes made of both
             versions.
         blind: with keys that say nothing of the program, to see what the cases would notice.
+        kernels: with kernels in C++. Else the graphs call ATen's operators: keys and guards are the same, and the
+            C++ compiler takes most of the time.
     """
+    how = {"kernels": kernels, "blind": blind}
     verdicts = {one.name: Verdict(one) for one in cases}
     runs: dict[str, dict[str, dict[str, Any]]] = {}
-    runs["first"] = run(cases, folder, 1, folder / "store", blind=blind)
+    runs["first"] = run(cases, folder, 1, folder / "store", **how)
     if plain:
         shutil.copytree(folder / "store", folder / "plain-store", symlinks=True)
-    runs["second"] = run(cases, folder, 2, folder / "store", blind=blind)
-    runs["again"] = run(cases, folder, 1, folder / "store", blind=blind)
+    runs["second"] = run(cases, folder, 2, folder / "store", **how)
+    runs["again"] = run(cases, folder, 1, folder / "store", **how)
     if plain:
-        runs["plain first"] = run(cases, folder, 1, folder / "plain-store", "plain")
-        runs["plain second"] = run(cases, folder, 2, folder / "plain-store", "plain")
+        runs["plain first"] = run(cases, folder, 1, folder / "plain-store", "plain", kernels=kernels)
+        runs["plain second"] = run(cases, folder, 2, folder / "plain-store", "plain", kernels=kernels)
     if live:
         changed = [one for one in cases if one.live]
-        runs["live"] = run(changed, folder, 1, folder / "store", live=True)
+        runs["live"] = run(changed, folder, 1, folder / "store", live=True, kernels=kernels)
     (folder / "runs.json").write_text(json.dumps(runs))
     for name, verdict in verdicts.items():
         for kind, said in runs.items():
