@@ -29,7 +29,7 @@ test: .venv/has-dev test-servers
 # FRESH=1 gives each program that a test starts an interpreter of its own, in the place of a fork: that takes hours.
 test-slow: .venv/has-dev test-servers
 	$(BIN)/python -m compileall -q src tests
-	$(BIN)/python -m pytest -n auto --slow --maxschedchunk 1 $(if $(FRESH),--fresh)
+	$(BIN)/python -m pytest -n auto --slow --maxschedchunk 1 $(if $(FRESH),--fresh) $(if $(PART),--part $(PART))
 
 # The demo as a user starts it: most of it is on one core.
 test-demo: .venv/has-dev

@@ -14,7 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from tests.few_modules import all_modules_searched, search_few_modules
-from tests.slow import either, set_run
+from tests.slow import either, part_of, set_run
 from tests.warm import COMMON
 
 from warmstore.storage import files
@@ -33,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--site", action="store_true", help="run tests in a browser too")
     parser.addoption("--gpu", nargs="?", const="cuda", help="run tests on a GPU too; --gpu=cpu tries some on the CPU")
     parser.addoption("--fresh", action="store_true", help="give each program an interpreter of its own")
+    parser.addoption("--part", type=part_of, default=(1, 1), metavar="I/N", help="run the I-th of N parts of the tests")
 
 
 def _spare_syncs() -> None:
@@ -88,6 +89,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     come last. xdist hands tests out in this order.
     """
     items.sort(key=lambda item: ("forks" not in item.keywords, "remotes" in item.keywords))
+    part, parts = config.getoption("--part")
+    items[:] = items[part - 1 :: parts]
     if config.getoption("--slow"):
         for item in items:
             item.add_marker(pytest.mark.timeout(LONG_SECONDS))

@@ -47,3 +47,15 @@ def _at(values: Any, *, is_slow: bool) -> ParameterSet:
     if not isinstance(values, ParameterSet):
         values = pytest.param(*values) if isinstance(values, tuple) else pytest.param(values)
     return pytest.param(*values.values, marks=(*values.marks, *([pytest.mark.slow] if is_slow else ())), id=values.id)
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """A part of the tests, and of how many: `(2, 3)` of "2/3".
+
+    Raises:
+        ValueError: no such part.
+    """
+    part, _, parts = text.partition("/")
+    if not 1 <= int(part) <= int(parts):
+        raise ValueError(f"a part is I/N with I from 1 to N, got {text!r}")
+    return int(part), int(parts)
