@@ -27,6 +27,7 @@ test: .venv/has-dev test-servers
 
 # One test at a time to each process: with a share that is all damages, one would go on when the others have ended.
 # FRESH=1 gives each program that a test starts an interpreter of its own, in the place of a fork: that takes hours.
+# PART=1/2 runs every second test, and PART=2/2 the others.
 test-slow: .venv/has-dev test-servers
 	$(BIN)/python -m compileall -q src tests
 	$(BIN)/python -m pytest -n auto --slow --maxschedchunk 1 $(if $(FRESH),--fresh) $(if $(PART),--part $(PART))
