@@ -1,5 +1,6 @@
 """Options and fixtures of the whole suite."""
 
+import contextlib
 import faulthandler
 import gc
 import multiprocessing
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from tests.faults.memory_cgroup import MemoryCgroup
 from tests.few_modules import all_modules_searched, search_few_modules
 from tests.slow import either, part_of, set_run
 from tests.warm import COMMON
@@ -140,3 +142,14 @@ def seen_by_all() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="warmstore-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
+
+
+@pytest.fixture
+def memory_cgroup() -> Iterator[MemoryCgroup]:
+    """A control group whose memory can be limited: for children, which enter it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            group = stack.enter_context(MemoryCgroup.made())
+        except OSError as error:
+            pytest.skip(f"no control groups of memory can be made: {error}")
+        yield group

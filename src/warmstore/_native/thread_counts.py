@@ -6,14 +6,15 @@ processor the copy becomes much slower: the caller waits milliseconds for a thre
 call uses one thread unless processors are known to be idle, and all threads only for copies that take longer than that.
 """
 
+import contextlib
 import functools
 import math
 import multiprocessing
 import os
 import sys
 import time
-from pathlib import Path
 
+from warmstore._native.cgroups import group_folders
 from warmstore._native.chosen import floor
 
 _SMALL = 1 << 17
@@ -61,26 +62,21 @@ def _processors() -> int:
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     omp = os.environ.get("OMP_NUM_THREADS", "")
     quotas = [int(omp)] if omp.isdecimal() and int(omp) else []
-    return max(min([found, *quotas, *_cgroup_quota()]), 1)
+    return max(min([found, *quotas, *_cgroup_quotas()]), 1)
 
 
 os.register_at_fork(after_in_child=_processors.cache_clear)
 
 
-def _cgroup_quota() -> list[int]:
-    """The processor limit of this process's cgroup, if any: https://docs.kernel.org, cgroups 2 and 1."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            folder = Path("/sys/fs/cgroup/cpu")
-            quota, period = (folder.joinpath(f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        except OSError:
-            return []
-    try:
-        return [math.ceil(int(quota) / int(period))] if int(quota) > 0 else []
-    except ValueError:  # "max"
-        return []
+def _cgroup_quotas() -> list[int]:
+    """The processors that the control groups of this process allow; [] if they allow all."""
+    found = []
+    for folder in group_folders("cpu"):
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            with contextlib.suppress(OSError, ValueError):  # of the other version, or "max"
+                quota, period = " ".join((folder / name).read_text() for name in names).split()
+                found += [math.ceil(int(quota) / int(period))] if int(quota) > 0 else []
+    return found
 
 
 _asked = 0.0

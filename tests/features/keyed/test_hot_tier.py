@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from tests.faults.children import in_child, well
 from tests.slow import either
 
 import warmstore as ws
@@ -220,6 +221,21 @@ class TestWholeCaches:
                 look(cache, range(400))
             assert (cache.stats().hot_hits, cache.stats().hot_bytes) == (0, 0)
         assert caplog.text.count("do not fit") == 1
+
+    def test_a_container_is_smaller_than_its_machine(self, tmp_path, memory_cgroup):
+        """The kernel would kill the process."""
+
+        def work(say):
+            memory_cgroup.enter()
+            memory_cgroup.leave(48 << 20)
+            with ws.FeatureCache(tmp_path, "id", hot_size="all") as cache:
+                values, missing = cache.get_batch(range(100))
+                say((values.numpy(), len(missing), cache.stats().hot_bytes))
+
+        filled(tmp_path, 40_000).close()
+        (found,) = well(in_child(work))
+        assert np.array_equal(found[0], value_of(range(100)))
+        assert found[1:] == (0, 0)
 
 
 class TestNeverStale:

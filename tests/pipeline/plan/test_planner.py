@@ -275,7 +275,7 @@ def test_ranks_share_the_budget_and_the_cores() -> None:
         ({"memory": -1}, "memory=-1 is below zero"),
         ({"disk": -1, "folder": "."}, "disk=-1 is below zero"),
         ({"memory": "lots"}, "memory: 'lots' is not a size"),
-        ({"memory": psutil.virtual_memory().total + 1}, "more than this machine has"),
+        ({"memory": psutil.virtual_memory().total + 1}, "more than this process may have"),
         ({"disk": "900000TB", "folder": "."}, "more than the device of"),
         ({"disk": "1GB"}, "without a folder"),
     ],

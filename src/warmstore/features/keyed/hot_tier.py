@@ -12,7 +12,6 @@ import weakref
 from typing import Any, Protocol
 
 import numpy as np
-import psutil
 import torch
 
 from warmstore.features.keyed.hot_columns import InMemory, columns_of
@@ -23,6 +22,7 @@ from warmstore.records.keyed_store import read_keys
 from warmstore.records.read.gather import Gatherer
 from warmstore.storage.array_types import Int64
 from warmstore.storage.humanize import parse_size
+from warmstore.storage.memory.memory_limits import available_memory
 
 _log = logging.getLogger("warmstore")
 
@@ -312,7 +312,7 @@ def _slot_bytes(columns: list[InMemory], sample: list[Values]) -> int:
 
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cpu":
-        return int(psutil.virtual_memory().available)
+        return available_memory()
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return 1 << 62  # unknown; an allocation that is too large raises, which `_load_all` handles

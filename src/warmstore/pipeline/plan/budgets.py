@@ -7,10 +7,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from warmstore.errors import BadBudget
 from warmstore.storage.humanize import parse_size
+from warmstore.storage.memory.memory_limits import total_memory
 
 _ZERO = re.compile(r"\s*0+\s*[A-Za-z]*\s*")
 
@@ -31,12 +30,12 @@ def memory_budget(memory: int | str | None) -> int:
     """Bytes for the memory tier and the workers; 0 for None.
 
     Raises:
-        BadBudget: below zero, or more than the machine has.
+        BadBudget: below zero, or more than the machine has, or a control group of this process allows.
     """
     wanted = _bytes("memory", memory)
-    total = int(psutil.virtual_memory().total)
+    total = total_memory()
     if wanted > total:
-        raise BadBudget(f"memory={memory!r} is more than this machine has ({total:,} bytes); ask for less")
+        raise BadBudget(f"memory={memory!r} is more than this process may have ({total:,} bytes); ask for less")
     return wanted
 
 

@@ -4,11 +4,11 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
-import psutil
 
 from warmstore.pipeline.plan.budgets import Budget
 from warmstore.pipeline.plan.cost_model import Candidate, Load, seconds_per_byte
 from warmstore.pipeline.profile.profile import Profile, mean_of
+from warmstore.storage.memory.memory_limits import available_memory
 
 PREFETCH = 2  # batches a worker makes ahead: torch's default
 _CACHE_SHARE = 0.8  # share of the free memory that the page cache is expected to keep
@@ -55,7 +55,7 @@ def load_of(
 
 def page_cache_bytes(budget: Budget) -> float:
     """Bytes that the page cache is expected to have space for."""
-    return max(0.0, _CACHE_SHARE * (int(psutil.virtual_memory().available) - budget.memory))
+    return max(0.0, _CACHE_SHARE * (available_memory() - budget.memory))
 
 
 def _per_sample(profile: Profile) -> float:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from warmstore.errors import BadSource
 from warmstore.identity.samples.selected_samples import SelectedSamples
@@ -35,6 +34,7 @@ from warmstore.pipeline.profile.step_profiler import KEPT, LAST, ProfileRun, Tic
 from warmstore.pipeline.profile.throughput import Ready, doubled, measure
 from warmstore.pipeline.step_identities import describe, key_of
 from warmstore.pipeline.tiers.tier_folders import MemoryTier, memory_room
+from warmstore.storage.memory.memory_limits import total_memory
 from warmstore.storage.progress import new_bar
 
 _log = logging.getLogger("warmstore")
@@ -245,7 +245,7 @@ def _key(chain: Chain) -> str:
     machine = {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        "memory": psutil.virtual_memory().total >> 30,
+        "memory": total_memory() >> 30,
         "python": platform.python_version(),
     }
     source = {"length": len(chain), "name": chain.identities.samples.name}

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import xxhash
 
 from warmstore.records.format.chunk_names import chunk_path
@@ -20,6 +19,7 @@ from warmstore.records.log.commit_log import GenerationClosed
 from warmstore.records.log.log_entries import Entries
 from warmstore.storage.files import Files, advise
 from warmstore.storage.memory.address_space import SLOT, AddressSpace
+from warmstore.storage.memory.memory_limits import available_memory
 
 _log = logging.getLogger("warmstore")
 
@@ -88,7 +88,7 @@ class ChunkFiles:
         taken = sum(self.sizes.values())
         if taken > 2 * self._weighed:  # this call costs as much as reading a batch
             self._weighed = taken
-            self.scarce = 2 * taken > psutil.virtual_memory().available
+            self.scarce = 2 * taken > available_memory()
 
     def _mapped_into(self, space: AddressSpace, chunks: list[int]) -> dict[int, int]:
         """Map chunks into `space`. Returns the bytes of their files, 0 for a missing one."""
