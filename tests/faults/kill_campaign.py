@@ -1,8 +1,9 @@
 """Kills: a story runs in a real process, on the real file system, and the process is killed.
 
 Either a SIGKILL comes at an operation of the file operations, a write half done or not; or another process sends a
-SIGKILL, SIGTERM or SIGINT after a time, to the story's process or to one of its children. The story tells through a
-pipe what it has acknowledged, as it goes. Two other processes judge what is there, as after a power cut.
+SIGKILL, SIGTERM or SIGINT after a time, to the story's process or to one of its children; or the kernel kills one of
+these processes, as their control group has no more memory. The story tells through a pipe what it has acknowledged, as
+it goes. Two other processes judge what is there, as after a power cut.
 
 Each kill has a supervisor, which is the parent of whatever the killed process leaves behind: all of it has to end.
 """
@@ -18,6 +19,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,6 +28,8 @@ import psutil
 from tests.faults.children import in_child, well
 from tests.faults.io_campaign import Failing, judge, prepared
 from tests.faults.judging import HANG, SECONDS, quiet, wrong
+from tests.faults.limit_campaign import is_told
+from tests.faults.memory_cgroup import MemoryCgroup
 from tests.faults.power import Promise
 from tests.faults.power_campaign import SHARED, Story
 from tests.faults.recording import everywhere
@@ -42,6 +46,8 @@ class Kill:
 
     operation: the one, from 0 on, at which it kills itself; is_torn: in the middle of it, if it is a write. Or None:
     another process sends `signal` when a `part` of the story's time has passed; to `child`: a child of the story.
+    more: or nothing is sent, but from then on the story and its children have so many bytes more of memory, and the
+    kernel kills; a `child` first.
     """
 
     operation: int | None
@@ -49,11 +55,15 @@ class Kill:
     signal: signal.Signals
     part: float
     child: bool
+    more: int | None = None
 
     def __str__(self) -> str:
+        what = f"{self.signal.name} to {'a child' if self.child else 'it'}"
+        if self.more is not None:
+            what = f"{self.more:,} more bytes of memory{', children first,' if self.child else ''}"
         if self.operation is not None:
-            return f"{'in the middle of' if self.is_torn else 'before'} operation {self.operation}"
-        return f"{self.signal.name} to {'a child' if self.child else 'it'} after {self.part:.0%} of its time"
+            return f"{what} {'in the middle of' if self.is_torn else 'before'} operation {self.operation}"
+        return f"{what} after {self.part:.0%} of its time"
 
 
 @dataclass
@@ -113,24 +123,25 @@ class Telling:
 
 
 class Deadly(Failing):
-    """Files below a folder. The process is killed at one operation, or in the middle of it."""
+    """Files below a folder. At one operation, or in the middle of it, `end` is called."""
 
-    def __init__(self, root: Path, kill: Kill) -> None:
+    def __init__(self, root: Path, kill: Kill, end: Callable[[], None]) -> None:
         super().__init__(root)
         self._kill = kill
-        self._is_dying = False
+        self._end = end
+        self._is_tearing = False
 
     def before(self, name: str) -> bool:
         if len(self.seen) == self._kill.operation:
-            if name != "write" or not self._kill.is_torn:
-                os.kill(os.getpid(), signal.SIGKILL)
-            self._is_dying = True
-        return super().before(name) or self._is_dying
+            self._is_tearing = name == "write" and self._kill.is_torn
+            if not self._is_tearing:
+                self._end()
+        return super().before(name) or self._is_tearing
 
     def write(self, descriptor: int, buffers: Any, offset: int) -> int:
         taken = super().write(descriptor, buffers, offset)
-        if self._is_dying:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self._is_tearing:
+            self._end()
         return taken
 
 
@@ -149,7 +160,33 @@ def kill_of(story: Story, operations: int, number: int, seed: int = 0) -> Kill:
     )
 
 
-def campaign(story: Story, first: int, last: int, seed: int = 0) -> KillResult:
+def shortage_of(story: Story, operations: int, number: int, seed: int = 0) -> Kill:
+    """A story's lack of memory of a number: every second from an operation on, the others from outside."""
+    rng = random.Random(f"{seed} {story.name} {number}")
+    has_children = bool(getattr(story, "has_children", False))
+    at_operation = not has_children and number % 2 == 0
+    return Kill(
+        rng.randrange(operations) if at_operation else None,
+        is_torn=False,
+        signal=signal.SIGKILL,
+        part=rng.random(),
+        child=has_children and number % 2 == 0,
+        more=int(2 ** rng.uniform(10, 22)),
+    )
+
+
+def shortages(story: Story, first: int, last: int, seed: int = 0) -> KillResult:
+    """Judge the lacks of memory `first` to `last` of a story, as `campaign` does with kills.
+
+    Raises:
+        OSError: no control groups can be made here.
+    """
+    return campaign(story, first, last, seed, shortage_of)
+
+
+def campaign(
+    story: Story, first: int, last: int, seed: int = 0, draw: Callable[[Story, int, int, int], Kill] = kill_of
+) -> KillResult:
     """Judge the kills `first` to `last` of a story, which the seed gives."""
     result = KillResult(story.name)
     with tempfile.TemporaryDirectory(prefix="warmstore-kills-", dir=SHARED if SHARED.is_dir() else None) as name:
@@ -157,7 +194,7 @@ def campaign(story: Story, first: int, last: int, seed: int = 0) -> KillResult:
         whole = _whole(story, folder / "whole")
         result.operations = whole.operations
         for start in range(first, last, _BATCH):
-            kills = [kill_of(story, whole.operations, at, seed) for at in range(start, min(start + _BATCH, last))]
+            kills = [draw(story, whole.operations, at, seed) for at in range(start, min(start + _BATCH, last))]
             for kill, why in _judge(story, folder, kills, whole, result):
                 kind = kind_of(why)
                 setattr(result, kind, getattr(result, kind) + 1)
@@ -214,8 +251,9 @@ def _judge(story: Story, folder: Path, kills: list[Kill], whole: _Whole, result:
         was_killed, said = ended.said[-1]
         result.kills += was_killed
         acknowledged = [one[1] for one in said if isinstance(one, tuple) and one[0] == "acknowledged"]
-        is_told = bool(getattr(story, "has_children", False))
-        allowed[number] = acknowledged if is_told else whole.allowed(said, flushes=kill.signal != signal.SIGKILL)
+        tells = bool(getattr(story, "has_children", False))
+        flushes = kill.signal != signal.SIGKILL or "refused" in said
+        allowed[number] = acknowledged if tells else whole.allowed(said, flushes=flushes)
     failures += [(kills[number], why) for number, why in judge(story, folder, allowed)]
     for number in range(len(kills)):
         shutil.rmtree(folder / str(number), ignore_errors=True)
@@ -240,17 +278,18 @@ def _supervise(story: Story, folder: Path, kill: Kill, seconds: float, say: Call
         faulthandler.unregister(signal.SIGALRM)  # a parent may have registered it, before it was handled here
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         faulthandler.register(signal.SIGALRM, file=stacks, chain=True)
-        _run(story, folder, kill, seconds, tell)
+        _run(story, folder, kill, seconds, group, tell)
 
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGALRM, give_up)
     signal.alarm(SECONDS)
-    ended = in_child(run)  # until the last process has closed the pipe
-    while psutil.Process().children():
-        os.waitpid(-1, 0)
-    interrupted = "interrupted" in ended.said
-    was_killed = interrupted or ended.signal == kill.signal or "a child was killed" in ended.said
+    with MemoryCgroup.made() if kill.more is not None else contextlib.nullcontext() as group:
+        ended = in_child(run)  # until the last process has closed the pipe
+        while psutil.Process().children():
+            os.waitpid(-1, 0)
+        killed = "interrupted" in ended.said or "a child was killed" in ended.said or bool(group and group.killed)
+    was_killed = killed or ended.signal == kill.signal
     errors = [one[1] for one in ended.said if isinstance(one, tuple) and one[0] == "failed"]
     if ended.signal not in (0, kill.signal):
         say(f"a crash by signal {ended.signal}")
@@ -273,8 +312,10 @@ class _Errors(logging.Handler):
         self._say(("failed", self._formatter.format(record)[-3000:]))
 
 
-def _run(story: Story, folder: Path, kill: Kill, seconds: float, say: Callable[[Any], None]) -> None:
-    """Run a story as a program of its own."""
+def _run(
+    story: Story, folder: Path, kill: Kill, seconds: float, group: MemoryCgroup | None, say: Callable[[Any], None]
+) -> None:
+    """Run a story as a program of its own. group: the control group that it enters."""
     quiet()
     logging.disable(logging.NOTSET)
     logging.getLogger("warmstore").addHandler(_Errors(say))
@@ -285,15 +326,20 @@ def _run(story: Story, folder: Path, kill: Kill, seconds: float, say: Callable[[
     root = prepared(story, folder)
     killer = 0
     try:
-        if kill.operation is not None:
-            with everywhere(Deadly(root, kill)):
-                story.run(root, Telling(say))  # type: ignore[arg-type]
-        else:
-            killer = _killer(kill, kill.part * seconds, say)
+        if kill.operation is None:
+            killer = _killer(kill, kill.part * seconds, group, say)
+        if group:
+            group.enter()
+        with _deadly(root, kill, group):
             story.run(root, Telling(say))  # type: ignore[arg-type]
         _close_all()
     except KeyboardInterrupt:
         say("interrupted")
+        _close_all()
+    except Exception as error:
+        if not group or not is_told(error):
+            raise
+        say("refused")
         _close_all()
     finally:
         if killer:
@@ -307,21 +353,39 @@ def _close_all() -> None:
         owner.close()
 
 
-def _killer(kill: Kill, seconds: float, say: Callable[[Any], None]) -> int:
-    """Start the process that kills this one, or a child of it, after so many seconds."""
+def _deadly(root: Path, kill: Kill, group: MemoryCgroup | None) -> AbstractContextManager[None]:
+    """File operations of which one kills this process, if the kill is one of those."""
+
+    def end() -> None:
+        if group:
+            group.leave(kill.more or 0)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return contextlib.nullcontext() if kill.operation is None else everywhere(Deadly(root, kill, end))
+
+
+def _killer(kill: Kill, seconds: float, group: MemoryCgroup | None, say: Callable[[Any], None]) -> int:
+    """Start the process that kills this one, or a child of it, or takes their memory, after so many seconds."""
     victim = os.getpid()
     killer = os.fork()
     if killer:
         return killer
     time.sleep(seconds)
     while os.getppid() == victim:
-        if not kill.child:
-            os.kill(victim, kill.signal)
-            break
         children = [one.pid for one in psutil.Process(victim).children(recursive=True) if one.pid != os.getpid()]
-        if children:
+        if kill.child and not children:
+            time.sleep(0.001)
+            continue
+        if group:
+            for child in children if kill.child else ():
+                with contextlib.suppress(FileNotFoundError):  # it has ended
+                    Path(f"/proc/{child}/oom_score_adj").write_text("1000")
+            group.leave(kill.more or 0)
+        elif kill.child:
             os.kill(sorted(children)[int(kill.part * 1000) % len(children)], kill.signal)
             say("a child was killed")
-            break
-        time.sleep(0.001)
+        else:
+            os.kill(victim, kill.signal)
+        break
     os._exit(0)

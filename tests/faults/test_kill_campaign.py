@@ -36,14 +36,28 @@ def test_some_kills(story: Story) -> None:
     assert found.operations > 10
 
 
+@pytest.mark.parametrize(
+    "story",
+    [
+        pytest.param(story, id=story.name, marks=() if story.name in ("appends", "writers") else pytest.mark.slow)
+        for story in KILLED
+    ],
+)
+@pytest.mark.usefixtures("memory_cgroup")
+def test_some_lacks_of_memory(story: Story) -> None:
+    found = kill_campaign.shortages(story, 0, either(4, 24), seed=3)
+    assert not found.failures, found.failures[0]
+    assert found.kills
+
+
 def test_all_kinds_of_kills_are_drawn() -> None:
     alone = {str(kill_of(record_cuts.STORIES[0], 9, number)).split(" after")[0] for number in range(99)}
     assert {
         "SIGKILL to it",
         "SIGTERM to it",
         "SIGINT to it",
-        "before operation 0",
-        "in the middle of operation 8",
+        "SIGKILL to it before operation 0",
+        "SIGKILL to it in the middle of operation 8",
     } <= alone
     several = {str(kill_of(process_stories.STORIES[0], 9, number)).split(" after")[0] for number in range(99)}
     assert several == {f"{name} to it" for name in ("SIGKILL", "SIGTERM", "SIGINT")} | {"SIGKILL to a child"}

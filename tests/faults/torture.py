@@ -1,10 +1,12 @@
 """`make torture`: campaigns that go on where they stopped, and whose counts add up in files.
 
-    python -m tests.faults.torture [--states 100000] [--faults 200000] [--kills 1000] [--limits 1000]
-        [--operations 2000000] [--damages 1000000] [--inputs 10000000] [--only power calls] [--results build/torture]
+    python -m tests.faults.torture [--states 100000] [--faults 200000] [--kills 1000] [--shortages 500]
+        [--limits 1000] [--operations 2000000] [--damages 1000000] [--inputs 10000000] [--only power calls]
+        [--results build/torture]
 
-The campaigns take turns: kills, limits of processes, power cuts, calls that fail (all calls x errors x stories, if as
-many are wanted), soaks, damage at rest (all damages of all files), and parsers with inputs of a fuzzer.
+The campaigns take turns: kills, kills by the kernel for lack of memory, limits of processes, power cuts, calls that
+fail (all calls x errors x stories, if as many are wanted), soaks, damage at rest (all damages of all files), and
+parsers with inputs of a fuzzer.
 
 Each has a file of its own, so that two processes may run different ones. A part of a campaign that failed is tried
 again the next time.
@@ -35,6 +37,7 @@ from tests.faults.damaged_caches import SUBJECTS as CACHES
 from tests.faults.damaged_remotes import SUBJECTS as REMOTES
 from tests.faults.damaged_stores import SUBJECTS as STORES
 from tests.faults.fuzzed_parsers import PARSERS
+from tests.faults.memory_cgroup import MemoryCgroup
 from tests.faults.power_campaign import Story, campaign
 from tests.faults.story_lists import FAULTY, KILLED, STORIES
 from tests.warm import search_for_patches
@@ -172,27 +175,42 @@ def _all_of(
 
 
 def drawn(
-    results: Results, name: str, judge: Callable[..., Any], stories: Sequence[Any], wanted: int
+    results: Results, name: str, counted: str, judge: Callable[..., Any], stories: Sequence[Any], wanted: int
 ) -> Iterator[None]:
-    """Kills or limits, which are drawn for each story, until so many were judged. Yields after each part."""
+    """Kills or limits, which are drawn for each story, until so many were judged. Yields after each part.
+
+    Args:
+        name: of the campaign. counted: what is counted.
+    """
     for number, story in ((number, story) for number in itertools.count() for story in stories):
         part = f"{story.name}, from {number * DRAWN}"
         if results.has(name, part):
             continue
-        if results.total(name, name) >= wanted and part not in results.parts.get(name, {}):
+        if results.total(name, counted) >= wanted and part not in results.parts.get(name, {}):
             return
         began = time.monotonic()
         found = judge(story, number * DRAWN, (number + 1) * DRAWN)
         counts = asdict(found)
         results.add(name, part, counts)
         print(
-            f"{name}: {part}: {counts[name]}, {len(found.failures)} failed, {time.monotonic() - began:.0f} s; "
-            f"{results.total(name, name):,} of {wanted:,} in all",
+            f"{name}: {part}: {counts[counted]}, {len(found.failures)} failed, {time.monotonic() - began:.0f} s; "
+            f"{results.total(name, counted):,} of {wanted:,} in all",
             *found.failures[:3],
             sep="\n",
             flush=True,
         )
         yield
+
+
+def shortages(results: Results, wanted: int) -> Iterator[None]:
+    """Kills by the kernel, until there were so many. Yields after each part."""
+    try:
+        with MemoryCgroup.made():
+            pass
+    except OSError as error:
+        print(f"no control groups of memory can be made: {error}", flush=True)
+        return iter(())
+    return drawn(results, "memory", "kills", kill_campaign.shortages, KILLED, wanted)
 
 
 def soaks(results: Results, wanted: int) -> Iterator[None]:
@@ -246,6 +264,7 @@ COUNTED = {
     "power": ("states",),
     "calls": ("faults",),
     "kills": ("kills", "lost", "wrong", "crashes", "hangs", "others"),
+    "memory": ("kills", "lost", "wrong", "crashes", "hangs", "others"),
     "limits": ("limits", "stopped"),
     "soak": ("operations",),
     "corruption": ("damages", "exact", "reported", "lost", "wrong", "crashes", "hangs", "others"),
@@ -269,6 +288,7 @@ def main() -> None:
     parser.add_argument("--states", type=int, default=100_000, help="states after power cuts, in all")
     parser.add_argument("--faults", type=int, default=200_000, help="calls that fail, in all")
     parser.add_argument("--kills", type=int, default=1000, help="processes killed, in all")
+    parser.add_argument("--shortages", type=int, default=500, help="processes killed for lack of memory, in all")
     parser.add_argument("--limits", type=int, default=1000, help="limits of processes, in all")
     parser.add_argument("--operations", type=int, default=2_000_000, help="operations of soaks, in all")
     parser.add_argument("--damages", type=int, default=1_000_000, help="damages of files, in all")
@@ -282,8 +302,9 @@ def main() -> None:
         try:
             search_for_patches()  # once for all children
             campaigns = {
-                "kills": drawn(results, "kills", kill_campaign.campaign, KILLED, options.kills),
-                "limits": drawn(results, "limits", limit_campaign.campaign, FAULTY, options.limits),
+                "kills": drawn(results, "kills", "kills", kill_campaign.campaign, KILLED, options.kills),
+                "memory": shortages(results, options.shortages),
+                "limits": drawn(results, "limits", "limits", limit_campaign.campaign, FAULTY, options.limits),
                 "power": power(results, options.states, options.results / "failures"),
                 "calls": calls(results, options.faults),
                 "soak": soaks(results, options.operations),
