@@ -7,6 +7,7 @@ import errno
 import logging
 import mmap
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ _log = logging.getLogger("warmstore")
 
 _PIECE = 4 << 20
 """Bytes of a body that are read and hashed at once."""
+_SMALL = 1 << 24
+"""Bytes of chunks below which memory is taken for sufficient."""
+_WEIGHED_FOR = 1.0
+"""Seconds for which the available memory is cached."""
 
 
 class Reload(Exception):
@@ -54,8 +59,9 @@ class ChunkFiles:
         self._files = files
         self._superseded = superseded
         self._gone_by_now = gone
-        self.scarce = False  # whether the chunks exceed the page cache, so that reading ahead around a row is a waste
-        self._weighed = 0
+        self.scarce = False  # whether the chunks may exceed the page cache: reading ahead around a row is a waste
+        self._taken = 0
+        self._weighed_until = 0.0
 
     def map(self, chunks: list[int]) -> None:
         """Map chunks, and note the sizes of their files.
@@ -85,10 +91,21 @@ class ChunkFiles:
             raise Reload(str(self._folder))
         self.sizes.update(sizes)
         self.space = space  # only when complete: other threads may be gathering
-        taken = sum(self.sizes.values())
-        if taken > 2 * self._weighed:  # this call costs as much as reading a batch
-            self._weighed = taken
-            self.scarce = 2 * taken > available_memory()
+        self._taken = sum(self.sizes.values())
+        self.weigh()
+
+    def weigh(self) -> None:
+        """Compare the chunks with the available memory, at most once a second: it costs as much as reading a batch.
+
+        Rows of chunks that memory cannot hold are read from the files, also after their first read.
+        """
+        now = time.monotonic()
+        if self._taken < _SMALL or now < self._weighed_until:
+            return
+        self._weighed_until = now + _WEIGHED_FOR
+        available = available_memory()
+        self.scarce = 2 * self._taken > available
+        self.space.reads_files = not self.space.is_mapped or self._taken > available
 
     def _mapped_into(self, space: AddressSpace, chunks: list[int]) -> dict[int, int]:
         """Map chunks into `space`. Returns the bytes of their files, 0 for a missing one."""

@@ -1,7 +1,8 @@
 """Gatherer: reads rows at memory speed, and checks each against its checksum the first time this process reads it.
 
 The first read of a row goes to the file, since reading a mapping beyond the end of a file raises SIGBUS. The bytes that
-were read are checked and returned. Later reads copy from the mapping without a check.
+were read are checked and returned. Later reads copy from the mapping without a check, or from the file where memory
+cannot hold the store.
 """
 
 from collections.abc import Collection, Iterable
@@ -59,6 +60,7 @@ class Gatherer:
         """
         plan = self._plans[name]
         bad = None
+        self._batches.chunks.weigh()
         if snapshot.unreadable or snapshot.gaps is not None:
             rows, which, bad = _readable(snapshot, plan, rows, which)
             if rows is None:
@@ -182,6 +184,7 @@ class Gatherer:
         if known is not None and known.snapshot is snapshot and known.memory is space.memory:
             return known
         plan = self._plans.get(name)
+        self._batches.chunks.weigh()
         if plan is None or not plan.width or not plan.is_steady(snapshot) or not space.is_all_here:
             return None
         self._map_pages(plan, snapshot)

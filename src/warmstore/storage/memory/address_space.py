@@ -42,7 +42,8 @@ _CLOSE = 1 << 14
 class AddressSpace:
     """`slots` slots of `slot` bytes each. `memory` and `view` are all of its bytes; arrays over them keep the mapping.
 
-    Without `is_mapped` nothing is mapped, and an address only stands for a file and an offset in it.
+    Without `is_mapped` nothing is mapped, and an address only stands for a file and an offset in it. With `reads_files`
+    rows are read from the files even where they are mapped: a page fault waits alone, and reads 64 KiB around the row.
 
     Raises:
         OSError: There is not enough address space (ENOMEM).
@@ -60,6 +61,7 @@ class AddressSpace:
         self.slots = slots
         self.slot = slot
         self.is_mapped = is_mapped
+        self.reads_files = not is_mapped
         self.block_source = block_source  # with one, bytes may only be read through the methods
         self._files = files
         self._base_indices = np.full(slots, -1, np.int64)  # of each slot's first block in `block_source`
@@ -114,8 +116,8 @@ class AddressSpace:
 
     @property
     def is_all_here(self) -> bool:
-        """Whether committed bytes can be read from `memory` directly."""
-        return self.block_source is None and self.is_mapped
+        """Whether committed bytes should be read from `memory` directly."""
+        return self.block_source is None and not self.reads_files
 
     def held(self, addresses: Int64, lengths: Int64 | int) -> contextlib.AbstractContextManager[None]:
         """Fetch missing blocks of some bytes, and keep all of them in their files while the context is held."""
@@ -149,7 +151,7 @@ class AddressSpace:
 
     def _gather(self, addresses: Int64, width: int, out: Bytes | None) -> Bytes:
         count = len(addresses)
-        if not self.is_mapped:
+        if self.reads_files:
             found, missing = self._unchecked.rows(addresses, width)
             _raise_missing(missing)
             if out is None:
@@ -165,12 +167,12 @@ class AddressSpace:
         """Copy spans of different lengths, int64 [n] byte addresses relative to `memory` and bytes, into `out`, uint8
         [sum of lengths]."""
         with self.held(starts, lengths):
-            if self.is_mapped:
-                starts, lengths = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
-                floor.gather_spans(self.memory, starts, lengths, out, threads_for(len(out)))
-            else:
+            if self.reads_files:
                 out[:], missing = self._unchecked.packed(starts, lengths)
                 _raise_missing(missing)
+            else:
+                starts, lengths = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
+                floor.gather_spans(self.memory, starts, lengths, out, threads_for(len(out)))
 
     def will_need(self, addresses: Int64, width: int) -> None:
         """Start reading `width` bytes at each address, without waiting. Does nothing for mostly adjacent addresses, for
@@ -200,8 +202,8 @@ class AddressSpace:
         return self.is_all_here and bool(floor.map_rows(self.memory, np.ascontiguousarray(addresses), width))
 
     def span(self, address: int, length: int) -> memoryview:
-        """A read-only view of `length` bytes, which keeps the mapping; a copy if they are not mapped, or remote."""
-        if self.block_source is None and self.is_mapped:
+        """A read-only view of `length` bytes, which keeps the mapping; a copy of bytes from a file or a remote."""
+        if self.is_all_here:
             return self.view[address : address + length]
         return self.spans(np.array([address]), np.array([length]))[0]
 
@@ -212,7 +214,7 @@ class AddressSpace:
 
     def spans(self, starts: Int64, lengths: Int64) -> list[memoryview]:
         """A view of each span as `span` returns, int64 [n]."""
-        if not self.is_mapped:
+        if self.reads_files:
             with self.held(starts, lengths):
                 found, missing = self._unchecked.spans(starts, lengths)
             _raise_missing(missing)
