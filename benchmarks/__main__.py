@@ -20,6 +20,7 @@ NAMES = (
     "starts",
     "gather",
     "cold",
+    "small_memory",
     "records",
     "labels",
     "features",

@@ -44,6 +44,18 @@ def test_the_quick_gather_has_the_limit_warmstore_and_a_ratio(tmp_path: Path) ->
     assert report.run["sizes"] == "quick"
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("memory_cgroup")
+def test_the_quick_rows_that_memory_cannot_hold_have_their_limit(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    arguments = ["--only", "small_memory", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"]
+    assert main(["--quick", *arguments]) == 0
+    report = load(tmp_path / "small_memory.json")
+    assert {"warmstore", "numpy memmap, rows.take"} <= {row[0] for row in report.tables[0].rows}
+    assert len(report.bars) >= 2
+    assert all(bar.figure for bar in report.bars)
+
+
 @pytest.mark.parametrize(
     ("name", "tables", "bars"),
     [
