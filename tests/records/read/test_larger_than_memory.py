@@ -17,6 +17,7 @@ from tests.slow import either
 import warmstore as ws
 from warmstore.errors import Damaged
 from warmstore.records.read import chunk_files
+from warmstore.storage.memory import address_space
 
 MB = 1 << 20
 
@@ -45,6 +46,24 @@ def test_all_kinds_of_fields(tmp_path: Path, codec: str, available: list[int]) -
             assert store._gatherer.space.reads_files == reads_files
             positions = np.random.default_rng(0).integers(0, 60, 200)
             assert store.gather(positions)["number"].tolist() == positions.tolist()
+
+
+def test_large_values_are_views_of_the_mapping(
+    tmp_path: Path, available: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of many would not fit into the memory that is too small for the store."""
+    blobs = [bytes([number]) * 1000 for number in range(40)]
+    with ws.RecordStore.create(tmp_path / "s", {"blob": ws.Bytes()}) as store:
+        store.extend({"blob": blobs})
+    with ws.RecordStore.open(tmp_path / "s") as store:
+        assert store["blob"][:] == blobs
+        for most, is_copied in ((40_000, False), (40_001, True)):
+            monkeypatch.setattr(address_space, "_COPIED", most)
+            found = store["blob"][:]
+            assert found == blobs
+            first = np.frombuffer(found[0], np.uint8)
+            assert np.shares_memory(first, store._gatherer.space.memory) != is_copied
+        assert store.to_arrow()["blob"].to_pylist() == blobs
 
 
 def test_a_file_that_was_cut_is_damage(tmp_path: Path, available: list[int]) -> None:

@@ -88,7 +88,7 @@ class ByteRanges:
 
     def in_memory(self) -> tuple[Bytes, Int64, Int64]:
         """Memory, and the starts and lengths of the values in it. It is the mapping itself, or a copy of the values."""
-        if self.space.is_all_here:
+        if self.space.reads_mapping:
             return self.space.memory, np.ascontiguousarray(self.starts), np.ascontiguousarray(self.lengths)
         copy = self.copied()
         assert copy.offsets is not None

@@ -185,7 +185,7 @@ class Gatherer:
             return known
         plan = self._plans.get(name)
         self._batches.chunks.weigh()
-        if plan is None or not plan.width or not plan.is_steady(snapshot) or not space.is_all_here:
+        if plan is None or not plan.width or not plan.is_steady(snapshot) or not space.reads_mapping:
             return None
         self._map_pages(plan, snapshot)
         known = self._columns[name] = VerifiedColumn(

@@ -35,6 +35,8 @@ SLOT = 1 << 30
 _FIRST_SLOTS = 64
 _SMALLEST_SLOT = 1 << 20
 _PAGE = mmap.PAGESIZE
+_COPIED = 1 << 26
+"""Bytes from which views of rows are those of the mapping, whatever memory there is: copies may be too much for it."""
 # Gaps of up to this many bytes are read too: a further request costs more.
 _CLOSE = 1 << 14
 
@@ -116,7 +118,12 @@ class AddressSpace:
 
     @property
     def is_all_here(self) -> bool:
-        """Whether committed bytes should be read from `memory` directly."""
+        """Whether committed bytes can be read from `memory` directly."""
+        return self.block_source is None and self.is_mapped
+
+    @property
+    def reads_mapping(self) -> bool:
+        """Whether rows should be read from `memory` directly."""
         return self.block_source is None and not self.reads_files
 
     def held(self, addresses: Int64, lengths: Int64 | int) -> contextlib.AbstractContextManager[None]:
@@ -202,7 +209,7 @@ class AddressSpace:
         return self.is_all_here and bool(floor.map_rows(self.memory, np.ascontiguousarray(addresses), width))
 
     def span(self, address: int, length: int) -> memoryview:
-        """A read-only view of `length` bytes, which keeps the mapping; a copy of bytes from a file or a remote."""
+        """A read-only view of `length` bytes, which keeps the mapping; a copy if they are not mapped, or remote."""
         if self.is_all_here:
             return self.view[address : address + length]
         return self.spans(np.array([address]), np.array([length]))[0]
@@ -214,7 +221,7 @@ class AddressSpace:
 
     def spans(self, starts: Int64, lengths: Int64) -> list[memoryview]:
         """A view of each span as `span` returns, int64 [n]."""
-        if self.reads_files:
+        if not self.is_mapped or (self.reads_files and lengths.sum() < _COPIED):
             with self.held(starts, lengths):
                 found, missing = self._unchecked.spans(starts, lengths)
             _raise_missing(missing)
