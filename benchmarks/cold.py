@@ -11,10 +11,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -76,25 +77,13 @@ KEEPERS = (
 
 def run(settings: Settings) -> Report:
     count, batches, rounds = settings.pick(400_000, 2_048), settings.pick(60, 2), settings.pick(3, 1)
-    rows = rows_of(count)
     settings.break_in_disk(settings.pick(4_000_000_000, 1 << 24))
-    seconds: dict[str, list[float]] = {}
-    opened: dict[str, list[float]] = {}
-    troubles: dict[str, str] = {}
-    for seed in range(rounds):  # in turn, as everywhere: disks have neighbours too
-        for keeper in KEEPERS:
-            folder = settings.folder / (keeper.fill or keeper.writer).__name__
-            try:
-                if not folder.exists():
-                    keeper.keep(folder, rows)
-                drop_pages(folder)
-                arguments = keeper.name, str(folder), str(count), str(seed), str(batches)
-                found = in_fresh_process(__name__, *arguments)
-            except Exception as error:
-                troubles[keeper.name] = describe(error)
-                continue
-            seconds.setdefault(keeper.name, []).extend(found["seconds"])
-            opened.setdefault(keeper.name, []).append(found["open"])
+
+    def start(keeper: Keeper, folder: Path, seed: int) -> dict[str, Any]:
+        return in_fresh_process(__name__, keeper.name, str(folder), str(count), str(seed), str(batches))
+
+    found, troubles = in_turn(settings.folder, rows_of(count), rounds, start)
+    seconds = {name: [one for each in all_ for one in each["seconds"]] for name, all_ in found.items()}
     rates = {name: len(all_) * BATCH / sum(all_) for name, all_ in seconds.items()}
 
     def row(keeper: Keeper) -> tuple[Cell, ...]:
@@ -102,7 +91,10 @@ def run(settings: Settings) -> Report:
             return (keeper.name, None, None, None, None, None, None, troubles[keeper.name])
         each = np.array(seconds[keeper.name]) * 1e3
         figures = np.median(each), each.mean(), np.percentile(each, 99)
-        share, opening = rates[keeper.name] / rates[LIMIT.name], np.median(opened[keeper.name]) * 1e3
+        share, opening = (
+            rates[keeper.name] / rates[LIMIT.name],
+            np.median([o["open"] for o in found[keeper.name]]) * 1e3,
+        )
         return (keeper.name, *map(float, figures), rates[keeper.name], share, float(opening), keeper.note)
 
     ours = rates.get(WARMSTORE.name)
@@ -129,6 +121,32 @@ def run(settings: Settings) -> Report:
         ),
         tuple(f"{WARMSTORE.name}: {troubles[WARMSTORE.name]}" for _ in (0,) if WARMSTORE.name in troubles),
     )
+
+
+def in_turn(
+    folder: Path, rows: np.ndarray, rounds: int, start: Callable[[Keeper, Path, int], dict[str, Any]]
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
+    """Let each keeper measure, in turn: disks have neighbours too.
+
+    Args:
+        start: runs a keeper's fresh process over the folder of its files, in a round.
+
+    Returns:
+        By keeper what its processes found, and the last trouble that it had.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    troubles: dict[str, str] = {}
+    for number in range(rounds):
+        for keeper in KEEPERS:
+            place = folder / (keeper.fill or keeper.writer).__name__
+            try:
+                if not place.exists():
+                    keeper.keep(place, rows)
+                drop_pages(place)
+                found.setdefault(keeper.name, []).append(start(keeper, place, number))
+            except Exception as error:
+                troubles[keeper.name] = describe(error)
+    return {name: all_ for name, all_ in found.items() if all_}, troubles
 
 
 def rows_of(count: int) -> np.ndarray:

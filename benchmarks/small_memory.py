@@ -12,16 +12,16 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tests.faults.memory_cgroup import MemoryCgroup
 
-from benchmarks.cold import KEEPERS, LIMIT, ROW, drop_pages, rows_of
-from benchmarks.keepers import BATCH, WARMSTORE
+from benchmarks.cold import KEEPERS, LIMIT, ROW, in_turn, rows_of
+from benchmarks.keepers import BATCH, WARMSTORE, Keeper
 from benchmarks.private_memory import in_fresh_process
 from benchmarks.report import Bar, Cell, Report, Table
 from benchmarks.settings import Settings
-from benchmarks.side_by_side import describe
 
 
 def run(settings: Settings) -> Report:
@@ -35,25 +35,15 @@ def run(settings: Settings) -> Report:
             pass
     except OSError as error:
         return Report("small_memory", question, (), notes=(f"no control groups of memory can be made: {error}",))
-    rows = rows_of(count)
     settings.break_in_disk(settings.pick(2_000_000_000, 1 << 24))
-    seconds: dict[str, list[float]] = {}
-    troubles: dict[str, str] = {}
-    for _ in range(rounds):  # in turn, as everywhere
-        for keeper in KEEPERS:
-            folder = settings.folder / (keeper.fill or keeper.writer).__name__
-            try:
-                if not folder.exists():
-                    keeper.keep(folder, rows)
-                drop_pages(folder)
-                with MemoryCgroup.made() as group:
-                    group.leave(count * ROW // 2)
-                    arguments = keeper.name, str(folder), str(count), str(batches), str(group.folder)
-                    found = in_fresh_process(__name__, *arguments)
-            except Exception as error:
-                troubles[keeper.name] = describe(error)
-                continue
-            seconds.setdefault(keeper.name, []).extend(found["seconds"])
+
+    def start(keeper: Keeper, folder: Path, _: int) -> dict[str, Any]:
+        with MemoryCgroup.made() as group:
+            group.leave(count * ROW // 2)
+            return in_fresh_process(__name__, keeper.name, str(folder), str(count), str(batches), str(group.folder))
+
+    found, troubles = in_turn(settings.folder, rows_of(count), rounds, start)
+    seconds = {name: [one for each in all_ for one in each["seconds"]] for name, all_ in found.items()}
     rates = {name: len(all_) * BATCH / sum(all_) for name, all_ in seconds.items()}
 
     def row(name: str, note: str) -> tuple[Cell, ...]:
