@@ -303,6 +303,12 @@ def advise(address: int, length: int, advice: int) -> None:
     _libc.madvise(start, address + length - start, advice)
 
 
+def lies_in_memory(path: Path) -> bool:
+    """Whether a file system keeps its files in memory, as tmpfs and ramfs do."""
+    status = (ctypes.c_long * 64)()  # struct statfs of Linux, whose first field is the type, is smaller
+    return not _MACOS and not _libc.statfs(os.fsencode(path), status) and status[0] in (0x01021994, 0x858458F6)
+
+
 def release(address: int, length: int) -> None:
     """Release address space, with everything mapped in it."""
     _libc.munmap(address, length)

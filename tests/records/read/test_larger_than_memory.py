@@ -4,6 +4,7 @@ import dataclasses
 import os
 import resource
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 from tests.faults.children import FIELDS, check, columns, in_child, well
 from tests.faults.memory_cgroup import MemoryCgroup
+from tests.faults.power_campaign import SHARED
 from tests.slow import either
 
 import warmstore as ws
 from warmstore.errors import Damaged
 from warmstore.records.read import chunk_files
+from warmstore.storage.files import lies_in_memory
 from warmstore.storage.memory import address_space
 
 MB = 1 << 20
@@ -26,6 +29,7 @@ MB = 1 << 20
 def available(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The available memory, of which a store asks each time."""
     memory = [0]
+    monkeypatch.setattr(chunk_files, "lies_in_memory", lambda _: False)
     monkeypatch.setattr(chunk_files, "_SMALL", 0)
     monkeypatch.setattr(chunk_files, "_WEIGHED_FOR", -1.0)
     monkeypatch.setattr(chunk_files, "available_memory", lambda: memory[0])
@@ -64,6 +68,20 @@ def test_large_values_are_views_of_the_mapping(
             first = np.frombuffer(found[0], np.uint8)
             assert np.shares_memory(first, store._gatherer.space.memory) != is_copied
         assert store.to_arrow()["blob"].to_pylist() == blobs
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no folder in memory")
+@pytest.mark.usefixtures("available")
+def test_files_in_memory_are_there_however_little_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a pipeline's memory tier."""
+    monkeypatch.setattr(chunk_files, "lies_in_memory", lies_in_memory)
+    with tempfile.TemporaryDirectory(dir=SHARED) as folder:
+        with ws.RecordStore.create(Path(folder) / "s", {"x": ws.Array("int64")}) as store:
+            store.extend({"x": np.arange(64)})
+        with ws.RecordStore.open(Path(folder) / "s") as store:
+            for _ in range(2):
+                assert store["x"][:].tolist() == list(range(64))
+            assert store._gatherer.column("x") is not None
 
 
 def test_a_file_that_was_cut_is_damage(tmp_path: Path, available: list[int]) -> None:

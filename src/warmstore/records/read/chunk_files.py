@@ -18,7 +18,7 @@ from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.log.byte_repair import with_one_byte_changed
 from warmstore.records.log.commit_log import GenerationClosed
 from warmstore.records.log.log_entries import Entries
-from warmstore.storage.files import Files, advise
+from warmstore.storage.files import Files, advise, lies_in_memory
 from warmstore.storage.memory.address_space import SLOT, AddressSpace
 from warmstore.storage.memory.memory_limits import available_memory
 
@@ -59,6 +59,7 @@ class ChunkFiles:
         self._files = files
         self._superseded = superseded
         self._gone_by_now = gone
+        self._lies_in_memory = lies_in_memory(folder)
         self.scarce = False  # whether the chunks may exceed the page cache: reading ahead around a row is a waste
         self._taken = 0
         self._weighed_until = 0.0
@@ -90,6 +91,8 @@ class ChunkFiles:
         if min(max(sizes.values(), default=0), SLOT) > space.slot:
             raise Reload(str(self._folder))
         self.sizes.update(sizes)
+        if space is not self.space:
+            self._weighed_until = 0.0
         self.space = space  # only when complete: other threads may be gathering
         self._taken = sum(self.sizes.values())
         self.weigh()
@@ -97,10 +100,11 @@ class ChunkFiles:
     def weigh(self) -> None:
         """Compare the chunks with the available memory, at most once a second: it costs as much as reading a batch.
 
-        Rows of chunks that memory cannot hold are read from the files, also after their first read.
+        Rows of chunks that memory cannot hold are read from the files, also after their first read. Files that lie in
+        memory are there, whatever is left of it.
         """
         now = time.monotonic()
-        if self._taken < _SMALL or now < self._weighed_until:
+        if self._taken < _SMALL or now < self._weighed_until or self._lies_in_memory:
             return
         self._weighed_until = now + _WEIGHED_FOR
         available = available_memory()
