@@ -28,7 +28,6 @@ import psutil
 from tests.faults.children import in_child, well
 from tests.faults.io_campaign import Failing, judge, prepared
 from tests.faults.judging import HANG, SECONDS, quiet, wrong
-from tests.faults.limit_campaign import is_told
 from tests.faults.memory_cgroup import MemoryCgroup
 from tests.faults.power import Promise
 from tests.faults.power_campaign import SHARED, Story
@@ -252,8 +251,7 @@ def _judge(story: Story, folder: Path, kills: list[Kill], whole: _Whole, result:
         result.kills += was_killed
         acknowledged = [one[1] for one in said if isinstance(one, tuple) and one[0] == "acknowledged"]
         tells = bool(getattr(story, "has_children", False))
-        flushes = kill.signal != signal.SIGKILL or "refused" in said
-        allowed[number] = acknowledged if tells else whole.allowed(said, flushes=flushes)
+        allowed[number] = acknowledged if tells else whole.allowed(said, flushes=kill.signal != signal.SIGKILL)
     failures += [(kills[number], why) for number, why in judge(story, folder, allowed)]
     for number in range(len(kills)):
         shutil.rmtree(folder / str(number), ignore_errors=True)
@@ -335,11 +333,6 @@ def _run(
         _close_all()
     except KeyboardInterrupt:
         say("interrupted")
-        _close_all()
-    except Exception as error:
-        if not group or not is_told(error):
-            raise
-        say("refused")
         _close_all()
     finally:
         if killer:

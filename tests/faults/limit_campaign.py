@@ -115,13 +115,13 @@ def _run(story: Story, folder: Path, limit: Limit) -> tuple[int, int]:
     """Run a story with a limit. Returns which states of its data may be there."""
     story.run(prepared(story, folder / "before"), Promises())  # type: ignore[arg-type]  # imports what it needs
     root = prepared(story, folder)
-    allowed = states_after(story, root, limit.held(), is_told)
+    allowed = states_after(story, root, limit.held(), _is_told)
     if hasattr(story, "settle"):
         story.settle(root)
     return allowed
 
 
-def is_told(error: Exception) -> bool:
+def _is_told(error: Exception) -> bool:
     if isinstance(error, OSError) and error.errno in MISSING:
         return True
     if isinstance(error, RuntimeError) and "start new thread" in str(error):  # Python's own
