@@ -89,12 +89,10 @@ def run(settings: Settings) -> Report:
     def row(keeper: Keeper) -> tuple[Cell, ...]:
         if keeper.name not in rates:
             return (keeper.name, None, None, None, None, None, None, troubles[keeper.name])
-        each = np.array(seconds[keeper.name]) * 1e3
-        figures = np.median(each), each.mean(), np.percentile(each, 99)
-        share, opening = (
-            rates[keeper.name] / rates[LIMIT.name],
-            np.median([o["open"] for o in found[keeper.name]]) * 1e3,
-        )
+        taken = np.array(seconds[keeper.name]) * 1e3
+        figures = np.median(taken), taken.mean(), np.percentile(taken, 99)
+        share = rates[keeper.name] / rates[LIMIT.name]
+        opening = np.median([each["open"] for each in found[keeper.name]]) * 1e3
         return (keeper.name, *map(float, figures), rates[keeper.name], share, float(opening), keeper.note)
 
     ours = rates.get(WARMSTORE.name)

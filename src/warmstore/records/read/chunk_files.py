@@ -103,10 +103,9 @@ class ChunkFiles:
         Rows of chunks that memory cannot hold are read from the files, also after their first read. Files that lie in
         memory are there, whatever is left of it.
         """
-        now = time.monotonic()
-        if self._taken < _SMALL or now < self._weighed_until or self._lies_in_memory:
+        if self._taken < _SMALL or self._lies_in_memory or time.monotonic() < self._weighed_until:
             return
-        self._weighed_until = now + _WEIGHED_FOR
+        self._weighed_until = time.monotonic() + _WEIGHED_FOR
         available = available_memory()
         self.scarce = 2 * self._taken > available
         self.space.reads_files = not self.space.is_mapped or self._taken > available

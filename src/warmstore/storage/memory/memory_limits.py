@@ -15,21 +15,24 @@ _PAGE_CACHE = ("active_file", "inactive_file"), ("total_active_file", "total_ina
 
 def total_memory() -> int:
     """Bytes of memory that the machine has, or the least limit of a control group of this process."""
-    return min([int(psutil.virtual_memory().total), *(limit for limit, _ in _groups())])
+    total = int(psutil.virtual_memory().total)
+    return min([total, *(limit for limit, _ in _groups(total))])
 
 
 def available_memory() -> int:
     """Bytes that can be allocated while others lose nothing but page cache: of the machine, and in its groups."""
-    return max(0, min([int(psutil.virtual_memory().available), *(limit - used for limit, used in _groups())]))
+    machine = psutil.virtual_memory()
+    return max(0, min([int(machine.available), *(limit - used for limit, used in _groups(int(machine.total)))]))
 
 
-def _groups() -> Iterator[tuple[int, int]]:
-    """The limit of each control group, and the bytes that it uses without its page cache."""
+def _groups(total: int) -> Iterator[tuple[int, int]]:
+    """The limit of each control group that is below `total`, and the bytes that it uses without its page cache."""
     for folder in group_folders("memory"):
         for (limit, used), names in zip(_FILES, _PAGE_CACHE, strict=True):
             with contextlib.suppress(OSError, ValueError):  # of the other version, or "max"
                 most = int((folder / limit).read_text())
-                yield most, int((folder / used).read_text()) - _page_cache(folder, names)
+                if most < total:
+                    yield most, int((folder / used).read_text()) - _page_cache(folder, names)
 
 
 def _page_cache(folder: Path, names: tuple[str, str]) -> int:
