@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from tests.faults.memory_cgroup import MemoryCgroup
 
-from benchmarks.cold import KEEPERS, LIMIT, ROW, in_turn, rows_of
-from benchmarks.keepers import BATCH, WARMSTORE, Keeper
+from benchmarks.disk_readers import KEEPERS, ROW, InTurn, rows_of
+from benchmarks.keepers import BATCH, Keeper
 from benchmarks.private_memory import in_fresh_process
-from benchmarks.report import Bar, Cell, Report, Table
+from benchmarks.report import Report
 from benchmarks.settings import Settings
 
 
@@ -30,11 +30,8 @@ def run(settings: Settings) -> Report:
         f"{BATCH} random rows of {ROW} bytes out of {count:,}, in a control group that allows half of their bytes, "
         "after a pass over all rows in order."
     )
-    try:
-        with MemoryCgroup.made():
-            pass
-    except OSError as error:
-        return Report("small_memory", question, (), notes=(f"no control groups of memory can be made: {error}",))
+    if why_not := MemoryCgroup.why_not():
+        return Report("small_memory", question, (), notes=(why_not,))
     settings.break_in_disk(settings.pick(2_000_000_000, 1 << 24))
 
     def start(keeper: Keeper, folder: Path, _: int) -> dict[str, Any]:
@@ -42,38 +39,17 @@ def run(settings: Settings) -> Report:
             group.leave(count * ROW // 2)
             return in_fresh_process(__name__, keeper.name, str(folder), str(count), str(batches), str(group.folder))
 
-    found, troubles = in_turn(settings.folder, rows_of(count), rounds, start)
-    seconds = {name: [one for each in all_ for one in each["seconds"]] for name, all_ in found.items()}
-    rates = {name: len(all_) * BATCH / sum(all_) for name, all_ in seconds.items()}
-
-    def row(name: str, note: str) -> tuple[Cell, ...]:
-        if name not in rates:
-            return (name, None, None, None, None, None, troubles[name])
-        each = np.array(seconds[name]) * 1e3
-        figures = float(np.median(each)), float(each.mean()), float(np.percentile(each, 99))
-        return (name, *figures, rates[name], rates[name] / rates[LIMIT.name], note)
-
-    ours = rates.get(WARMSTORE.name)
-    peers = [name for name in ("numpy memmap, rows.take", "LMDB", "Lance") if name in rates]
+    measured = InTurn(settings.folder, rows_of(count), rounds, start)
     return Report(
         "small_memory",
         question,
-        (
-            Table(
-                f"{batches} batches each, in {rounds} processes",
-                ("", "median ms", "mean ms", "p99 ms", "rows/s", "of the limit", "note"),
-                tuple(row(keeper.name, keeper.note) for keeper in KEEPERS),
-            ),
-        ),
-        (
-            Bar.at_least("warmstore's rate over the limit's", ours and ours / rates[LIMIT.name], 0.8),
-            *(Bar.at_least(f"warmstore's rate over {name}'s", ours and ours / rates[name], 1.0) for name in peers),
-        ),
+        (measured.table(f"{batches} batches each, in {rounds} processes", (), lambda _: ()),),
+        measured.bars("numpy memmap, rows.take", "LMDB", "Lance"),
         (
             "A page fault of a mapped file reads 64 KiB around a row, which takes the memory of as many rows that were "
             "there. warmstore reads rows from its files where memory cannot hold them.",
         ),
-        tuple(f"{WARMSTORE.name}: {troubles[WARMSTORE.name]}" for _ in (0,) if WARMSTORE.name in troubles),
+        measured.broken(),
     )
 
 

@@ -1,6 +1,5 @@
 """Options and fixtures of the whole suite."""
 
-import contextlib
 import faulthandler
 import gc
 import multiprocessing
@@ -147,9 +146,7 @@ def seen_by_all() -> Iterator[Path]:
 @pytest.fixture
 def memory_cgroup() -> Iterator[MemoryCgroup]:
     """A control group whose memory can be limited: for children, which enter it."""
-    with contextlib.ExitStack() as stack:
-        try:
-            group = stack.enter_context(MemoryCgroup.made())
-        except OSError as error:
-            pytest.skip(f"no control groups of memory can be made: {error}")
+    if why_not := MemoryCgroup.why_not():
+        pytest.skip(why_not)
+    with MemoryCgroup.made() as group:
         yield group

@@ -42,6 +42,15 @@ class MemoryCgroup:
             group.folder.rmdir()
 
     @classmethod
+    def why_not(cls) -> str | None:
+        """Why none can be made here, if none can."""
+        try:
+            with cls.made():
+                return None
+        except OSError as error:
+            return f"no control groups of memory can be made: {error}"
+
+    @classmethod
     def _named(cls, name: str) -> "MemoryCgroup":
         folders = group_folders("memory")
         for own in folders:

@@ -204,11 +204,8 @@ def drawn(
 
 def shortages(results: Results, wanted: int) -> Iterator[None]:
     """Kills by the kernel, until there were so many. Yields after each part."""
-    try:
-        with MemoryCgroup.made():
-            pass
-    except OSError as error:
-        print(f"no control groups of memory can be made: {error}", flush=True)
+    if why_not := MemoryCgroup.why_not():
+        print(why_not, flush=True)
         return iter(())
     return drawn(results, "memory", "kills", kill_campaign.shortages, KILLED, wanted)
 

@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from tests.native.control_groups import mount
 
 from warmstore._native import thread_counts
 
@@ -69,6 +71,25 @@ def test_what_the_user_has_said_counts(code: str, env: dict[str, str]) -> None:
         [sys.executable, "-c", said], env={**os.environ, **env}, check=True, capture_output=True, text=True
     )
     assert done.stdout.strip() == "1"
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "processors"),
+    [
+        ("0::/job/step\n", {"job/cpu.max": "150000 100000\n", "job/step/cpu.max": "max 100000\n"}, 2),
+        ("0::/\n", {"cpu.max": "100000 100000\n"}, 1),
+        ("3:cpu:/job\n", {"cpu/job/cpu.cfs_quota_us": "100000\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, 1),
+        ("3:cpu:/job\n", {"cpu/job/cpu.cfs_quota_us": "-1\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, 8),
+        ("0::/\n", {}, 8),
+    ],
+)
+def test_processors_that_groups_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, str], processors: int
+) -> None:
+    mount(tmp_path, monkeypatch, own, files)
+    monkeypatch.setattr(thread_counts.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert thread_counts._processors.__wrapped__() == processors
 
 
 def test_a_worker_process_has_one_and_a_rank_its_own() -> None:

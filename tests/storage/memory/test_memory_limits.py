@@ -9,8 +9,9 @@ import psutil
 import pytest
 from tests.faults.children import in_child, well
 from tests.faults.memory_cgroup import MemoryCgroup
+from tests.native.control_groups import mount
 
-from warmstore._native import cgroups, thread_counts
+from warmstore._native import cgroups
 from warmstore._native.cgroups import group_folders
 from warmstore.storage.files import lies_in_memory
 from warmstore.storage.memory.memory_limits import available_memory, total_memory
@@ -42,16 +43,6 @@ def test_memory_in_a_control_group(tmp_path: Path, memory_cgroup: MemoryCgroup) 
     assert total - 4 * MB < available <= total
     assert abs(available - with_file - lies_in_memory(tmp_path) * 16 * MB) < 4 * MB
     assert 12 * MB < with_file - with_array < 20 * MB
-
-
-def mount(folder: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, str]) -> None:
-    """Let this process have a text of its groups, and files of theirs."""
-    (folder / "own").write_text(own)
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    monkeypatch.setattr(cgroups, "_MOUNTED", folder)
-    monkeypatch.setattr(cgroups, "_OWN", folder / "own")
 
 
 def v2(folder: str, most: str, used: int, cached: int) -> dict[str, str]:
@@ -111,22 +102,3 @@ def test_a_system_without_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(cgroups, "_OWN", tmp_path / "none")
     assert group_folders("memory") == []
     assert total_memory() == psutil.virtual_memory().total
-
-
-@pytest.mark.parametrize(
-    ("own", "files", "processors"),
-    [
-        ("0::/job/step\n", {"job/cpu.max": "150000 100000\n", "job/step/cpu.max": "max 100000\n"}, 2),
-        ("0::/\n", {"cpu.max": "100000 100000\n"}, 1),
-        ("3:cpu:/job\n", {"cpu/job/cpu.cfs_quota_us": "100000\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, 1),
-        ("3:cpu:/job\n", {"cpu/job/cpu.cfs_quota_us": "-1\n", "cpu/job/cpu.cfs_period_us": "100000\n"}, 8),
-        ("0::/\n", {}, 8),
-    ],
-)
-def test_processors_that_groups_allow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, str], processors: int
-) -> None:
-    mount(tmp_path, monkeypatch, own, files)
-    monkeypatch.setattr(thread_counts.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert thread_counts._processors.__wrapped__() == processors
