@@ -119,8 +119,9 @@ def extend(interrupter: Interrupter, path: Path) -> None:
     interrupter.interrupt(lambda: store.extend(rows(7, 9)))
     found = store["x"][:].tolist()
     assert found in (list(range(7)), list(range(9)))
+    store.extend(rows(9, 12))
     store.close()
-    check(path, found)
+    check(path, [*found, 9, 10, 11])
 
 
 def update(interrupter: Interrupter, path: Path) -> None:

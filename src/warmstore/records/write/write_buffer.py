@@ -1,6 +1,6 @@
 """Pending rows: appended, and not yet on the disk."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,26 +11,46 @@ from warmstore.records.format.value_encoding import encode
 from warmstore.storage.array_types import Int64
 
 
+class _Pending(NamedTuple):
+    """A block, and how many rows and bytes there are up to its end."""
+
+    rows: dict[str, EncodedRows]
+    count: int
+    nbytes: int
+
+
 class WriteBuffer:
-    """A queue of encoded blocks. They are joined when they are read or written."""
+    """A queue of encoded blocks. They are joined when they are read or written.
+
+    It changes in single steps: an interrupt may come between any two, and other threads read `count`.
+    """
 
     def __init__(self, fields: Fields) -> None:
-        self.count = 0
-        self.nbytes = 0
         self._fields = fields
-        self._blocks: list[dict[str, EncodedRows]] = []
+        self._blocks: list[_Pending] = []
+
+    @property
+    def count(self) -> int:
+        blocks = self._blocks
+        return blocks[-1].count if blocks else 0
+
+    @property
+    def nbytes(self) -> int:
+        blocks = self._blocks
+        return blocks[-1].nbytes if blocks else 0
 
     def add(self, block: dict[str, EncodedRows]) -> None:
         """Append one block. All its fields have the same count."""
-        self._blocks.append(block)
-        self.count += next(iter(block.values())).count
-        self.nbytes += sum(rows.nbytes for rows in block.values())
+        count = self.count + next(iter(block.values())).count
+        nbytes = self.nbytes + sum(rows.nbytes for rows in block.values())
+        self._blocks.append(_Pending(block, count, nbytes))
 
     def joined(self) -> dict[str, EncodedRows]:
         """All pending rows as one block."""
         if len(self._blocks) > 1:
-            self._blocks = [{name: join([block[name] for block in self._blocks]) for name in self._fields}]
-        return self._blocks[0]
+            rows = {name: join([block.rows[name] for block in self._blocks]) for name in self._fields}
+            self._blocks = [_Pending(rows, self.count, self.nbytes)]
+        return self._blocks[0].rows
 
     def take(self, name: str, which: Int64) -> EncodedRows:
         """Some rows of one field, in the order asked for."""
@@ -53,9 +73,7 @@ class WriteBuffer:
         """Forget the first `count` rows: they are committed."""
         rest = {name: rows.slice(count, rows.count) for name, rows in self.joined().items()}
         left = self.count - count
-        self._blocks = [rest] if left else []
-        self.nbytes = sum(rows.nbytes for rows in rest.values()) if left else 0
-        self.count = left  # last, and in one step: other threads read it
+        self._blocks = [_Pending(rest, left, sum(rows.nbytes for rows in rest.values()))] if left else []
 
 
 def largest_record(block: dict[str, EncodedRows]) -> int:
