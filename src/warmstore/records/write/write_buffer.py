@@ -15,7 +15,7 @@ class _Pending(NamedTuple):
     """A block, and how many rows and bytes there are up to its end."""
 
     rows: dict[str, EncodedRows]
-    count: int
+    end: int
     nbytes: int
 
 
@@ -32,7 +32,7 @@ class WriteBuffer:
     @property
     def count(self) -> int:
         blocks = self._blocks
-        return blocks[-1].count if blocks else 0
+        return blocks[-1].end if blocks else 0
 
     @property
     def nbytes(self) -> int:
