@@ -160,8 +160,8 @@ def test_another_thread_imports_during_a_search(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(search, "_loaded_modules", list_and_import)
     monkeypatch.setattr(json, "dumps", mine)
-    importlib.import_module("stringprep")
-    del sys.modules["stringprep"]
+    if sys.modules.pop("stringprep", None) is None:  # one module less or more, so that all are listed again
+        importlib.import_module("stringprep")
     assert "json.dumps" in (now := found())
     assert "json.Completer" not in now
     assert "Completer" in vars(json)
