@@ -2,14 +2,18 @@
 
 import copy
 import pickle
+import sys
 import types
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from warmstore import identity
 from warmstore.identity.call_effects import effects_of
 from warmstore.identity.identity import walk_over
 from warmstore.identity.patches import Patches
@@ -32,12 +36,16 @@ def look(watch: Watch) -> Walk:
     return walk_over(step, name="step", watch=watch, patches=Patches())
 
 
-@pytest.fixture(autouse=True)
-def as_it_was() -> Any:
-    yield
+def set_up() -> None:
     MEMO.clear()
     SETTINGS.scale = 2
     TABLE[:] = np.arange(4.0)
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Any:
+    yield
+    set_up()
 
 
 def test_what_we_fill_is_memory() -> None:
@@ -109,6 +117,91 @@ def test_copies_carry_what_was_recorded(twin: Callable[[RecordedIdentity], Recor
     assert other.refresh(again=True).digest == recorded.identity.digest
     SETTINGS.scale = 9
     assert other.refresh().digest != recorded.identity.digest
+
+
+class InterruptedAt:
+    """Raises KeyboardInterrupt at the n-th line that runs in the modules that keep an identity current."""
+
+    files = tuple(
+        str(Path(identity.__file__).with_name(f"{name}.py"))
+        for name in ("recorded_identity", "watch", "call_effects", "identity")
+    )
+
+    def __init__(self, line: int) -> None:
+        self.left = line
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename not in self.files:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self._trace
+
+    def __enter__(self) -> None:
+        sys.settrace(self._trace)
+
+    def __exit__(self, *exception: object) -> None:
+        sys.settrace(None)
+
+
+def _is_interrupted(line: int, operation: Callable[[], Any]) -> bool:
+    try:
+        with InterruptedAt(line):
+            operation()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("what", ["a value", "an array"])
+def test_a_look_that_was_interrupted_anywhere_is_made_again(what: str) -> None:
+    line = 0
+    while True:
+        line += 1
+        set_up()
+        recorded = RecordedIdentity(look)
+        before = recorded.identity.digest
+        if what == "a value":
+            SETTINGS.scale = 3
+        else:
+            TABLE[0] = 7.0
+        is_interrupted = _is_interrupted(line, partial(recorded.refresh, exactly=True))
+        assert recorded.refresh(exactly=True).digest != before
+        if not is_interrupted:
+            break
+    assert line > 100
+
+
+def test_after_a_call_that_was_interrupted_anywhere_changes_count() -> None:
+    def call() -> None:
+        with recorded.calling():
+            step(line)
+
+    line = 0
+    while True:
+        line += 1
+        set_up()
+        recorded = RecordedIdentity(look)
+        is_interrupted = _is_interrupted(line, call)
+        before = recorded.refresh(exactly=True).digest
+        SETTINGS.scale = 3
+        assert recorded.refresh(exactly=True).digest != before
+        if not is_interrupted:
+            break
+    assert line > 100
+
+
+def test_effects_go_with_the_arguments_that_they_belong_to() -> None:
+    class Box:
+        pass
+
+    one, other = Box(), Box()
+    effects = effects_of(step, ("ids", 1, 2), objects=(one, other))
+    assert effects_of(step, ("ids", 1, 2), objects=(one, other)) is effects
+    del other
+    assert effects_of(step, ("ids", 1, 2), objects=(one, Box())) is not effects
 
 
 def test_a_function_that_is_gone_leaves_nothing() -> None:

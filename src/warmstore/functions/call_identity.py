@@ -73,7 +73,8 @@ class CallIdentity:
         thing = partial(self._function, **named) if named else self._function
         look = partial(_look, thing, others, self._name, self._ignore)
         key = self._ignore, tuple((place, id(value)) for place, value in objects.items())
-        return RecordedIdentity(look, self._version, effects_of(self._function, ("cached", key)), is_strict=True)
+        effects = effects_of(self._function, ("cached", key), objects=objects.values())
+        return RecordedIdentity(look, self._version, effects, is_strict=True)
 
     def check(self, recorded: RecordedIdentity, identity: Identity) -> None:
         """Raise for an identity whose results must not be kept; see `recorded`."""
@@ -110,5 +111,5 @@ def _is_generator(text: str) -> bool:
 
 def _look(thing: Any, others: Mapping[str, Any], name: str, ignore: frozenset[str], watch: Watch) -> Walk:
     if not others:
-        return walk_over(thing, name=name, ignore=ignore, watch=watch)
-    return walk_over({name: thing, **others}, name="call", ignore=ignore, watch=watch)
+        return walk_over(thing, name=name, ignore=ignore, watch=watch, modes=True)
+    return walk_over({name: thing, **others}, name="call", ignore=ignore, watch=watch, modes=True)

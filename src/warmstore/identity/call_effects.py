@@ -26,8 +26,8 @@ written_by_calls: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _shared: dict[Any, tuple[weakref.ref[Any], dict[str, tuple[str | None, str | None]]]] = {}
 """Effects of calls on functions, classes and modules, which other identities may read too."""
 
-_effects: dict[int, tuple[weakref.ref[Any], dict[Any, CallEffects]]] = {}
-
+_Effects = dict[Any, tuple["CallEffects", list[weakref.ref[Any]]]]
+_effects: dict[int, tuple[weakref.ref[Any], _Effects]] = {}
 
 _process = os.getpid()
 
@@ -40,11 +40,15 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+class Call:
+    """Stands for a call while it is running."""
+
+
 class CallEffects:
     """The facts of a called object when the walk last read them, and the effects of calls on them.
 
     changed: by place, the fact before the first call that changed it, and after the last one. None stands for no fact.
-    calls: how many calls are running.
+    running: one object for each call that is running. A call that was interrupted anywhere takes its object with it.
     """
 
     def __init__(self) -> None:
@@ -54,7 +58,7 @@ class CallEffects:
         self._begin()
 
     def _begin(self) -> None:
-        self.calls = 0
+        self.running: weakref.WeakSet[Call] = weakref.WeakSet()
         self._process = _process
         self._lock = threading.RLock()
 
@@ -139,13 +143,16 @@ class CallEffects:
         self._begin()
 
 
-def effects_of(function: Any, key: Any, effects: CallEffects | None = None) -> CallEffects:
+def effects_of(
+    function: Any, key: Any, effects: CallEffects | None = None, *, objects: Collection[Any] = ()
+) -> CallEffects:
     """The effects of calls of a function with the arguments and settings that `key` identifies.
 
-    All callers share one object. A function without weak references has a new one at each call.
+    All callers share one object. Where the function or an argument has no weak references, each caller has its own.
 
     Args:
         effects: What to start with if the function has none.
+        objects: Arguments whose ids are in the key: the effects are forgotten with the first of them.
     """
     effects = CallEffects() if effects is None else effects
     number = id(function)
@@ -156,7 +163,14 @@ def effects_of(function: Any, key: Any, effects: CallEffects | None = None) -> C
         except TypeError:
             return effects
         _effects[number] = known
-    return known[1].setdefault(key, effects)
+    of_function = known[1]
+    if key not in of_function:
+        try:
+            alive = [weakref.ref(value, lambda _: of_function.pop(key, None)) for value in objects]
+        except TypeError:
+            return effects
+        of_function[key] = effects, alive
+    return of_function[key][0]
 
 
 def _forget(number: int, gone: weakref.ref[Any]) -> None:

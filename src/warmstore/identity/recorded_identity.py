@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from warmstore.identity.call_effects import CallEffects, written_by_calls
+from warmstore.identity.call_effects import Call, CallEffects, written_by_calls
 from warmstore.identity.identity import Identity, WalkResult
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
@@ -48,9 +48,11 @@ class RecordedIdentity:
         self._is_strict = is_strict
         self.effects = CallEffects() if effects is None else effects
         self._watch = Watch(written_by_calls, clock)
+        self._is_current = False  # not while a walk is running, nor after one that was interrupted
         self._known: list[tuple[WalkResult, Identity]] = []
         self.found: WalkResult
-        self.identity = self._settled(self._walked())
+        self.identity: Identity
+        self._settle(self._walked())
 
     def refresh(self, *, again: bool = False, exactly: bool = False, arrays: bool = False) -> Identity:
         """The current identity, without the effects of calls.
@@ -63,7 +65,8 @@ class RecordedIdentity:
         with self.effects.lock:
             if again:
                 self._watch.forget()
-            if again or self._watch.has_moved(exactly=exactly) or (arrays and self._watch.has_written()):
+            is_due = again or not self._is_current or self._watch.has_moved(exactly=exactly)
+            if is_due or (arrays and self._watch.has_written()):
                 self._walk_again()
             elif self._watch.look_in_turn(at_all=self._is_strict):
                 with self._watch.charged():
@@ -74,16 +77,17 @@ class RecordedIdentity:
     def calling(self) -> Iterator[Identity]:
         """Call the object in this context: changes meanwhile are effects of the call."""
         identity = self.refresh(exactly=self._is_strict)
-        with self.effects.lock:
-            self.effects.calls += 1
+        call, effects = Call(), self.effects
+        with effects.lock:
+            effects.running.add(call)
         try:
             yield identity
         finally:
             try:
                 self.called()
             finally:
-                with self.effects.lock:
-                    self.effects.calls -= 1
+                with effects.lock:
+                    effects.running.discard(call)
 
     def called(self) -> bool:
         """Count changes since the last walk as effects of calls. Returns whether there are any."""
@@ -108,21 +112,28 @@ class RecordedIdentity:
         return self._watch.window
 
     def _walk_again(self) -> None:
-        if self.effects.calls:
+        if self.effects.running:
             self._learn()
         else:
-            self.identity = self._settled(self._walked())
+            self._settle(self._walked())
 
     def _learn(self) -> WalkResult:
         """Walk, and count what has changed as effects of calls. Returns the result of the walk."""
         with self._watch.after_call(weights_too=not self._is_strict):
             now = self._walked()
         if self.effects.learn(now, weights_too=not self._is_strict):
-            self.identity = self._settled(now)
+            self._settle(now)
+        self._is_current = True
         return now
 
     def _walked(self) -> WalkResult:
+        self._is_current = False
         return WalkResult.of(self._look(self._watch))
+
+    def _settle(self, now: WalkResult) -> None:
+        """Take over the result of a walk."""
+        self.identity = self._settled(now)
+        self._is_current = True
 
     def _settled(self, now: WalkResult) -> Identity:
         """The identity of the result of a walk, with the effects of calls undone."""
