@@ -7,8 +7,9 @@ import os
 import random
 import threading
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,42 @@ class TestArguments:
         results = [f(value) for value in (one, other, one, other)]
         assert len(seen) == 2
         assert results[:2] == results[2:]
+
+    def test_objects_count_under_whichever_keys_they_are(self, keep: Any) -> None:
+        total = keep(lambda boxes: sum(box.size for box in boxes.values()))
+        folder = "/data/experiments/one/folder/with/a/long/name/"
+        assert total({f"{folder}a": Box(1), f"{folder}b": Box(2)}) == 3
+        assert total({f"{folder}a": Box(100), f"{folder}b": Box(2)}) == 102
+
+    @pytest.mark.parametrize("wrapped", [lambda value: value, lambda value: [value] * 20])
+    def test_decimals_count_with_their_context(self, keep: Any, wrapped: Callable[[Any], Any]) -> None:
+        third = keep(lambda values: str((values if isinstance(values, Decimal) else values[0]) / 3))
+        assert third(wrapped(Decimal(1))) == "0." + 28 * "3"
+        with localcontext(prec=5):
+            assert third(wrapped(Decimal(1))) == "0.33333"
+
+    def test_modes_of_torch_count_where_code_uses_torch(self, keep: Any) -> None:
+        def product(x: Any) -> Any:
+            return torch.mm(x, x)
+
+        f, x = keep(product), torch.ones(2, 2)
+        with torch.no_grad():
+            assert f(x).dtype == torch.float32
+            with torch.autocast("cpu", torch.bfloat16):
+                assert f(x).dtype == torch.bfloat16
+            assert f(x).dtype == torch.float32
+        weight = torch.ones(2, 2, requires_grad=True)
+        with torch.no_grad():
+            f(weight)
+        with pytest.raises(ws.UnsupportedType, match="requires_grad"):
+            f(weight)
+
+    def test_modes_of_torch_count_where_only_arguments_are_of_torch(self, keep: Any, calls: list[Any]) -> None:
+        f = keep(scaled)
+        with torch.no_grad():
+            f(torch.ones(2))
+        f(torch.ones(2))
+        assert len(calls) == 2
 
     def test_an_array_that_was_written_to_is_another_argument(self, keep: Any, calls: list[Any]) -> None:
         f = keep(scaled)

@@ -71,9 +71,10 @@ class Outcome:
     verdict: Verdict
     words: str = ""
 
-    def allowed(self, case: Case) -> bool:
+    @property
+    def is_allowed(self) -> bool:
         """Whether a case may end so."""
-        return self.verdict is Verdict.RIGHT or (self.verdict is Verdict.REFUSED and case.refusable)
+        return self.verdict in (Verdict.RIGHT, Verdict.REFUSED)
 
 
 class Runner(Protocol):
@@ -155,7 +156,7 @@ def judge(case: Case, use: Use, plain: Use, again: Use, plain_again: Use, edited
     if use.refused or edited.refused or again.refused:
         return _refusal(case, use.refused or edited.refused or again.refused)
     if again.calls:
-        if case.refusable:
+        if _may_refuse(case, use.said):
             return Outcome(Verdict.REFUSED, "; ".join(use.said))
         return Outcome(Verdict.FALSE_ALARM, "; ".join((f"the code ran {again.calls} times again", *again.said)))
     if not use.calls and case.when != "before first use":
@@ -174,7 +175,12 @@ def _judge_keys(case: Case, use: Use, again: Use, edited: Use) -> Outcome:
 
 
 def _refusal(case: Case, words: str) -> Outcome:
-    return Outcome(Verdict.REFUSED if case.refusable else Verdict.NOT_ALLOWED, words)
+    return Outcome(Verdict.REFUSED if _may_refuse(case, [words]) else Verdict.NOT_ALLOWED, words)
+
+
+def _may_refuse(case: Case, said: Sequence[str]) -> bool:
+    """Whether a system may refuse to answer. Cached functions keep no result that random numbers decide."""
+    return case.refusable or (case.system == "function" and any("random" in one for one in said))
 
 
 def _broken(replies: Sequence[Reply]) -> Outcome | None:

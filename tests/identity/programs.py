@@ -15,6 +15,9 @@ from tests.identity.edits.programs import ProgramEdit
 from tests.identity.places import Place
 from tests.identity.systems import CALLED
 
+RUN_STEPS = frozenset(("step", "function"))
+"""Systems that run a program's `step`. The others run its `model`."""
+
 _STAMP = 1_700_000_000  # seconds since 1970
 _HEAD = '''
 """Program, version @N@."""
@@ -101,8 +104,8 @@ def program_of(edit: Edit, place: Place, system: str, *, edited: bool = False, n
         edited: the version after the edit.
         neutral: with other comments, docstrings and unrelated code.
     """
-    body = place.step if system == "step" or place.model is None else ""
-    if system != "step":
+    body = place.step if system in RUN_STEPS or place.model is None else ""
+    if system not in RUN_STEPS:
         body += place.model if place.model is not None else _MODEL
         body += _END
     top = f"from {place.elsewhere} import reading\n" if place.elsewhere else "@SETUP@"
@@ -120,13 +123,13 @@ def program_of(edit: Edit, place: Place, system: str, *, edited: bool = False, n
 
 def with_model(text: str, system: str) -> str:
     """A program that defines `step`, with the plain model around it where a system wants one."""
-    return text + _TORCH + filled_in(_MODEL, "1") if system != "step" else text
+    return text + _TORCH + filled_in(_MODEL, "1") if system not in RUN_STEPS else text
 
 
 def program_of_text(edit: ProgramEdit, system: str, *, edited: bool = False, neutral: bool = False) -> Program:
     """One version of the program that an edit of a whole program is in; see `program_of`."""
     body = edit.text.replace(edit.before, edit.after, 1) if edited and edit.before else edit.text
-    texts = {"program.py": body + (_MODEL if system != "step" else ""), **edit.files}
+    texts = {"program.py": body + (_MODEL if system not in RUN_STEPS else ""), **edit.files}
     if edited:
         texts |= edit.files_new
     files = {}

@@ -1,4 +1,5 @@
-"""The systems under test, as a child process runs them on a program: a pipeline, a cached module, a compiled call.
+"""The systems under test, as a child process runs them on a program: a pipeline, a cached function or module, a
+compiled call.
 
 A program is a folder with a module `program`. It defines `step` and `arguments` for a pipeline, `model` and `arguments`
 for a module. Whether a sample is computed or found is told by the number of times the program's own code runs: it
@@ -18,10 +19,10 @@ import numpy as np
 from tests.pipeline.making import plan_of
 
 import warmstore as ws
-from warmstore.errors import NoFingerprint, WarmstoreError
+from warmstore.errors import NoFingerprint, NotStateless, WarmstoreError
 
 CALLED = "warmstore.tests.identity.called"
-REFUSALS: tuple[type[WarmstoreError], ...] = (NoFingerprint,)
+REFUSALS: tuple[type[WarmstoreError], ...] = (NoFingerprint, NotStateless)
 SAMPLES = 6
 
 calls = [0]
@@ -88,13 +89,42 @@ class PipelineSystem:
             return encoded(list(loader))
 
 
+class FunctionSystem:
+    """A cached function that calls the program's step. Each use is a call with equal arguments."""
+
+    name: ClassVar[str] = "function"
+
+    def __init__(self, program: Any, cache: Path) -> None:
+        def call(x: Any, **arguments: Any) -> Any:
+            sys.audit(CALLED)
+            return program.step(x, **arguments)
+
+        self._program = program
+        self._cached = ws.cached(cache)(call)
+
+    def open(self) -> None:
+        """The function is wrapped already."""
+
+    def use(self) -> Any:
+        return self._result(self._cached)
+
+    def plain(self) -> Any:
+        return self._result(self._cached.__wrapped__)
+
+    def _result(self, function: Callable[..., Any]) -> Any:
+        return encoded(function(np.arange(3.0), **getattr(self._program, "arguments", {})))
+
+
 def system_of(name: str) -> Callable[[Any, Path], Any]:
-    """The class of a system. Those of torch are loaded when they are asked for: pipelines do without."""
-    if name == PipelineSystem.name:
-        return PipelineSystem
+    """The class of a system. Those of torch are loaded when they are asked for: the others do without."""
+    if name in _WITHOUT_TORCH:
+        return _WITHOUT_TORCH[name]
     from tests.identity import torch_systems
 
     return torch_systems.SYSTEMS[name]
+
+
+_WITHOUT_TORCH: dict[str, Callable[[Any, Path], Any]] = {one.name: one for one in (PipelineSystem, FunctionSystem)}
 
 
 def run(system: Any, action: str, said: list[str]) -> Use:

@@ -13,7 +13,7 @@ from tests.identity.cases import Case
 from tests.identity.edits import arrays, callables, classes, containers, modules, plain, programs, tensors
 from tests.identity.edits.edit import Edit
 from tests.identity.places import PLACES, Place
-from tests.identity.programs import filled_in, program_of, program_of_text, uncounted
+from tests.identity.programs import RUN_STEPS, filled_in, program_of, program_of_text, uncounted
 
 GROUPS = {
     "plain": plain.EDITS,
@@ -24,7 +24,7 @@ GROUPS = {
     "tensors": tensors.EDITS,
     "modules": modules.EDITS,
 }
-SYSTEMS = ("step", "module", "compiled")
+SYSTEMS = ("step", "module", "compiled", "function")
 EVERYWHERE = {
     "int", "list element", "dict value", "argparse.Namespace", "attribute of an object", "method", "enum method",
     "helper", "lambda", "array content", "tensor dtype", "weight",
@@ -37,7 +37,15 @@ _COMPILED = [
     ("tensors", "tensor content", places.ATTRIBUTE),
     ("tensors", "tensor dtype", places.ATTRIBUTE),
 ]
-EACH = {"step": 2, "module": 1, "compiled": 1}  # places that any other edit is tried in
+_PATCHES = {"patched function beneath a library's", "patched method of a library's class"}
+_WITHOUT_TRACE = {"weight written past autograd", "weight written by NumPy", "parameter"}
+"""Edits of living programs that are found in turn, and at once only where the program is wrapped again."""
+_IN_TURN = {
+    "exception", "bytearray", "array.array", "decimal context as a value", "random.Random", "annotation that is read",
+    "docstring that is read", "requires_grad", "torch generator",
+}  # fmt: skip
+"""Those that modules, which look at less where they compute nothing, find in turn."""
+EACH = {"step": 2, "module": 1, "compiled": 1, "function": 1}  # places that any other edit is tried in
 
 
 def cases() -> Iterator[Case]:
@@ -67,7 +75,8 @@ def _of_programs() -> Iterator[Case]:
             )
             yield case
             if edit.change:
-                same = replace(case, neutral=first, second=first, change=edit.change, again=True)
+                again = system != "function" or bool(edit.site) or edit.name in _PATCHES
+                same = replace(case, neutral=first, second=first, change=edit.change, again=again)
                 yield replace(same, when="same process")
                 if system == "step":
                     yield replace(same, when="before first use")
@@ -115,7 +124,7 @@ def _changing(edit: Edit, number: int, when: str, system: str) -> list[Place]:
 
 def _change(edit: Edit, place: Place, system: str) -> str:
     """Code that makes an edit in a living program, or ""."""
-    own = system != "step" and place.model is not None
+    own = system not in RUN_STEPS and place.model is not None
     held, put = (place.held_model, place.put_model) if own else (place.held, place.put)
     found = f"from {place.elsewhere} import *\nimport {place.elsewhere}\n" if place.elsewhere else ""
     if edit.change and held:
@@ -143,25 +152,9 @@ def _case(edit: Edit, group: str, place: Place, system: str, when: str) -> Case:
         neutral,
         second,
         "" if when == "next process" else _change(edit, place, system),
-        again=system == "module" and not _is_noticed(edit, place, group),
+        again=edit.name in _WITHOUT_TRACE or (system == "module" and (group == "arrays" or edit.name in _IN_TURN)),
         refusable=edit.refusable,
         layout=edit.layout,
         slow=edit.slow,
         needs=edit.needs,
     )
-
-
-def _is_noticed(edit: Edit, place: Place, group: str) -> bool:
-    """Whether a wrapped module notices a change at the next call: a new value of an attribute, a change of a child."""
-    if place is not places.ATTRIBUTE:
-        return False
-    return not edit.change or (group == "modules" and edit.name not in _TRACELESS)
-
-
-_TRACELESS = {
-    # Writes that leave no trace in the tensor.
-    "weight written past autograd", "weight written by NumPy",
-    # Changes of classes, of plain lists and of what they hold.
-    "forward", "method beneath forward", "list in a module", "module in a plain list", "weight in a plain list",
-    "weight in a partial", "module of a bound method", "module in a global",
-}  # fmt: skip

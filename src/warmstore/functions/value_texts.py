@@ -7,6 +7,7 @@ identity is found by a walk, as far as the function reads it.
 
 import os
 import sys
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,21 @@ import numpy as np
 from warmstore.errors import NoFingerprint
 from warmstore.identity.named_files import FileStamps, TooManyFiles
 from warmstore.identity.object_state import full_name
-from warmstore.identity.plain_data import ATOMS, NAMES_A_FILE, NotPlain, PlainTexts, array_text
+from warmstore.identity.plain_data import (
+    ATOMS,
+    NAMES_A_FILE,
+    NotPlain,
+    PlainTexts,
+    array_text,
+    decimal_context_text,
+)
 
 _STAMPS = FileStamps()
 _LONGEST_PATH = 1024
 _CONTAINERS = frozenset((list, tuple, dict))
 _NAMES = NAMES_A_FILE | {bytes}
 _DEEPEST = 20
+_LONGEST_KEY = 40
 
 
 def text_of(place: str, value: Any, objects: dict[str, Any], depth: int = 0) -> str:
@@ -37,6 +46,8 @@ def text_of(place: str, value: Any, objects: dict[str, Any], depth: int = 0) -> 
     try:
         if rule is not None:
             text = f"{kind.__name__} {rule(value)}"
+            if kind is Decimal:
+                text += f" {decimal_context_text()}"
             return f"{text} {_files(place, [value])}" if kind in _NAMES else text
         if kind is np.ndarray:
             return array_text(value)
@@ -44,6 +55,8 @@ def text_of(place: str, value: Any, objects: dict[str, Any], depth: int = 0) -> 
             return tensor
         plain = PlainTexts(_is_never_simple)
         text = plain.text(value)
+        if plain.has_decimals:
+            text += f" {decimal_context_text()}"
     except NotPlain:
         if kind in _CONTAINERS and depth < _DEEPEST and len(value):
             return _items(place, value, objects, depth + 1)
@@ -58,11 +71,17 @@ def _items(place: str, value: Any, objects: dict[str, Any], depth: int) -> str:
     texts = [
         (
             text_of(f"{place}.<key {at}>", key, objects, depth),
-            text_of(f"{place}[{key!r:.40}]", item, objects, depth),
+            text_of(f"{place}[{_shown(at, key)}]", item, objects, depth),
         )
         for at, (key, item) in enumerate(pairs)
     ]
     return f"{type(value).__name__} {[(len(key), key, len(text), text) for key, text in texts]}"
+
+
+def _shown(at: int, key: Any) -> str:
+    """A key in a place, where no two keys of a dict look the same."""
+    text = repr(key) if type(key) in (str, int, bytes) else ""
+    return text if 0 < len(text) <= _LONGEST_KEY else f"{text:.{_LONGEST_KEY}}<value {at}>"
 
 
 def _files(place: str, names: list[Any]) -> str:
@@ -85,9 +104,9 @@ def _tensor_text(value: Any) -> str:
     torch = sys.modules.get("torch")
     if torch is None or type(value) is not torch.Tensor:
         return ""
-    from warmstore.identity.kinds.torch_objects import tensor_text
+    from warmstore.identity.kinds.torch_objects import modes_text, tensor_text
 
-    return f"{tensor_text(value)} {value.device.type} {value.requires_grad} {value.is_inference()}"
+    return f"{tensor_text(value)} {value.device.type} {value.requires_grad} {value.is_inference()} {modes_text()}"
 
 
 def _is_never_simple(kind: type) -> bool:

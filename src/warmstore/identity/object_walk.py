@@ -9,6 +9,7 @@ whole, or only by the attributes that code reads (see `reads`).
 from __future__ import annotations
 
 import os
+from decimal import Decimal
 from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
@@ -56,7 +57,7 @@ class ObjectWalk(Walk):
             self._run_queue()
         if self.introspects:
             for place, thing in self.described:
-                self.fact(place + ".<described>", documentation(thing, self.introspects))
+                self.state(place + ".<described>", partial(documentation, thing, self.introspects))
 
     def _record_patches(self) -> None:
         """Record what the program has put into the installed packages that the walk met, or that these require."""
@@ -88,7 +89,9 @@ class ObjectWalk(Walk):
         text = atom_text(value)
         if text is not None:
             self.fact(place, text)
-            if type(value) in NAMES_A_FILE:
+            if type(value) is Decimal:
+                self.decimal_context()
+            elif type(value) in NAMES_A_FILE:
                 self.file(place, value)
             elif type(value) is bytes and 0 < len(value) < _LONGEST_PATH and b"\0" not in value:
                 self.file(place, os.fsdecode(value))
@@ -118,6 +121,8 @@ class ObjectWalk(Walk):
         if not self.is_new(value, (), place):
             return True
         self._alive += plain.alive
+        if plain.has_decimals:
+            self.decimal_context()
         if self.settings.watch is not None:
             for part in plain.alive:
                 self.settings.watch.add_plain(part)
@@ -138,6 +143,8 @@ class ObjectWalk(Walk):
         return f"function {self.key_of(place)}"
 
     def cls(self, cls: type, *, of_made: bool = False) -> str:
+        if cls is Decimal:
+            self.decimal_context()
         origin = origin_of_class(cls)
         place, is_new = self.root(("thing", id(cls)), *self.name_of(cls), cls)
         if is_new:

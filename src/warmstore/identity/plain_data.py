@@ -38,6 +38,11 @@ def _float(value: float) -> str:
     return repr(value) if not math.isnan(value) else f"nan {struct.pack('<d', value).hex()}"
 
 
+def decimal_context_text(context: decimal.Context | None = None) -> str:
+    """The text of a decimal context, or of the current one, without its flags, which calculations set."""
+    return repr(context or decimal.getcontext()).partition(", flags")[0]
+
+
 def digest_of(text: str) -> str:
     """The xxh3-128 of a text. Lone surrogates are allowed."""
     return xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
@@ -149,6 +154,7 @@ class PlainTexts:
         self.classes: dict[type, int] = {}
         self.strings: list[Any] = []
         self.alive: list[Any] = []
+        self.has_decimals = False
         self.cycles = False  # whether an object contains itself
         self._is_simple = is_simple
         self._moved = moved
@@ -170,6 +176,8 @@ class PlainTexts:
         if rule is not None:
             if kind is bytes and 0 < len(value) < _LONGEST_PATH and b"\0" not in value:
                 self.strings.append(value)
+            elif kind is decimal.Decimal:
+                self.has_decimals = True
             return self.named(value) if kind in NAMES_A_FILE else rule(value)
         if depth > _DEEPEST:
             raise NotPlain

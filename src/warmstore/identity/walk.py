@@ -9,7 +9,7 @@ import os
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FunctionType, ModuleType
@@ -20,8 +20,8 @@ from warmstore.identity.named_files import Files
 from warmstore.identity.origin import Origin
 from warmstore.identity.patches import Patches
 from warmstore.identity.places import Names, Place
-from warmstore.identity.plain_data import atom_text, digest_of
-from warmstore.identity.watch import Watch
+from warmstore.identity.plain_data import atom_text, decimal_context_text, digest_of
+from warmstore.identity.watch import MISSING, Watch
 
 EXPANDED = 64
 """Larger containers of plain data become one fact."""
@@ -44,6 +44,7 @@ class WalkSettings:
         elsewhere: Absolute paths of folders whose files count by other means.
         patches: What the program has put into installed modules.
         draws: Whether the state of a default random generator counts where code draws from it.
+        modes: Whether torch's modes of gradients, inference and autocast count where code uses torch.
     """
 
     ignore: frozenset[str] = frozenset()
@@ -55,6 +56,7 @@ class WalkSettings:
     elsewhere: Collection[str] = ()
     patches: Patches | None = None
     draws: bool = True
+    modes: bool = False
 
 
 @dataclass
@@ -213,6 +215,12 @@ class Walk(ABC):
         self.fact(place, text())
         self.watch_probe(text)
 
+    def decimal_context(self) -> None:
+        """Record the context of the current thread, on which arithmetic with decimals depends."""
+        place, is_new = self.root(("settings", "decimal"), "decimal context")
+        if is_new:
+            self.state(place, decimal_context_text)
+
     def cannot_tell(self, place: Place, reason: str) -> None:
         """Record that the value at a place has no identity, and why."""
         if self._is_ignored(place):
@@ -333,10 +341,22 @@ class Walk(ABC):
         if self.settings.watch is not None:
             self.settings.watch.add_code(container)
 
-    def watch_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
+    def watch_items(self, mapping: Mapping[str, Any], names: Collection[str]) -> None:
         """Watch some items of a dict."""
         if self.settings.watch is not None:
             self.settings.watch.add_items(mapping, names)
+
+    def watch_item(self, mapping: Mapping[str, Any], name: str) -> None:
+        """Watch an item of a dict, and whether it is there."""
+        self.watch_cell(partial(mapping.get, name, MISSING))
+
+    def watch_read(self, read: Callable[[], Any]) -> None:
+        """Watch a value that may be a new object at each read: then its text, if it is plain data."""
+        if self.settings.watch is not None:
+            if read() is read():
+                self.watch_cell(read)
+            else:
+                self.watch_probe(lambda: atom_text(read()))
 
     def watch_cell(self, read: Callable[[], Any]) -> None:
         """Watch a variable: `read` returns the same object while it is unchanged."""

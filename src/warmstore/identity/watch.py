@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,7 +40,9 @@ _TINY = 1 << 14  # bytes. Every walk hashes tensors up to this size: batch norm 
 _REMADE = frozenset((int, str, bytes))
 """Types of values that are the same where they are equal."""
 
-_MISSING = object()
+MISSING = object()
+"""The value of an attribute or item that is not there."""
+
 _version_of, _strides_of = attrgetter("_version"), methodcaller("stride")
 _Make = Callable[[Any], str]
 
@@ -61,7 +63,7 @@ class _Added:
     """The containers, objects and variables that a walk has added to a watch; see the `add` methods of `Watch`."""
 
     containers: list[Collection[Any]] = field(default_factory=list)
-    items: list[tuple[dict[str, Any], tuple[str, ...]]] = field(default_factory=list)
+    items: list[tuple[Mapping[str, Any], tuple[str, ...]]] = field(default_factory=list)
     objects: list[Any] = field(default_factory=list)
     cells: list[Callable[[], Any]] = field(default_factory=list)
     probes: list[Callable[[], Any]] = field(default_factory=list)
@@ -115,7 +117,7 @@ class Watch:
         self._added = _Added()
         self._known, self._contents = self._contents or self._known, {}
         self._weights, self._weights_before = {}, self._weights
-        self._is_stale = False
+        self._is_stale = True  # until the walk has come to its end
         self._began = self._clock(), self._hashing
 
     def add(self, container: Collection[Any]) -> None:
@@ -126,7 +128,7 @@ class Watch:
         """Watch a dict of methods or hooks. A subclass may watch only these."""
         self._added.containers.append(container)
 
-    def add_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
+    def add_items(self, mapping: Mapping[str, Any], names: Collection[str]) -> None:
         """Watch some items of a dict, and its length. Only exact checks see changes of other items."""
         self._added.items.append((mapping, tuple(names)))
 
@@ -149,7 +151,7 @@ class Watch:
         if type(own) is dict:
             self.add(own)
         for name in slots_of(type(value)):
-            self.add_cell(partial(getattr, value, name, _MISSING))
+            self.add_cell(partial(getattr, value, name, MISSING))
         if isinstance(value, dict):
             self.add(dict.values(value))
         elif isinstance(value, list | deque | set):
@@ -212,6 +214,7 @@ class Watch:
     def settle(self) -> None:
         """End a walk: later checks compare with the state now."""
         self._settled = _Settled(self._added, self._contents.values())
+        self._is_stale = False
         self._in_turn = [content for content in self._contents.values() if content.text != LEFT]
         self._size = sum(_size(content.value) for content in self._in_turn)
         self._known, self._weights_before, self._left_at = {}, {}, ()
@@ -229,8 +232,8 @@ class Watch:
             return True
         try:
             return self._settled.has_moved(exactly) or (exactly and self.has_written(_SMALL))
-        except (RuntimeError, ValueError, KeyError):
-            return True  # an item was removed, a container grew in another thread, or a tensor has other memory
+        except Exception:
+            return True  # an item was removed, a container grew in another thread, or a state cannot be read any more
 
     def has_moved_in_large(self) -> bool:
         """Whether the items of large containers have changed."""
@@ -245,6 +248,7 @@ class Watch:
             if content.stamp is None and content.text != LEFT and _size(content.value) <= most:
                 text = self._timed(content.value, content.make)
                 if text != content.text:
+                    self._is_stale = True
                     if _size(content.value) > _SMALL:
                         content.text = text  # walks do not hash it
                     return True
@@ -281,7 +285,8 @@ class Watch:
         text = self._timed(content.value, content.make)
         self._allowance -= self._clock() - now
         if text != content.text:
-            content.text, self._is_stale = text, True
+            self._is_stale = True
+            content.text = text
         return self._is_stale
 
     @contextmanager
@@ -364,7 +369,7 @@ class _Settled:
         if self._has_tensors and self._stamps_now() != self._stamps:
             return True
         now = [*map(call, self._cells)]
-        if not all(map(is_, now, self._read)) and not all(map(_is_same, now, self._read)):
+        if not all(map(is_, now, self._read)) and not all(map(is_same, now, self._read)):
             return True
         return exactly and self._has_moved_inside()
 
@@ -388,7 +393,7 @@ class _Settled:
         return np.fromiter(chain.from_iterable(parts), object, self._count)
 
 
-def _is_same(now: Any, before: Any) -> bool:
+def is_same(now: Any, before: Any) -> bool:
     """Whether a variable has its value of before. Attributes of compiled functions are new ints at each read."""
     return now is before or (type(now) in _REMADE and type(now) is type(before) and now == before)
 

@@ -29,7 +29,7 @@ class ProgramEdit:
     files_new: Mapping[str, str] = field(default_factory=dict)
     change: str = ""
     refusable: bool = False
-    systems: tuple[str, ...] = ("step", "module", "compiled")
+    systems: tuple[str, ...] = ("step", "module", "compiled", "function")
     environment: Mapping[str, str] = field(default_factory=dict)
     environment_new: Mapping[str, str] = field(default_factory=dict)
     cwd: str = ""

@@ -83,7 +83,7 @@ class _CodeWatch(Watch):
     def add(self, container: Collection[Any]) -> None:
         """Does nothing."""
 
-    def add_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
+    def add_items(self, mapping: Mapping[str, Any], names: Collection[str]) -> None:
         """Does nothing."""
 
 

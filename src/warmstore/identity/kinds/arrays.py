@@ -39,15 +39,28 @@ def _array(walk: Walk, place: Place, value: Any) -> None:
 
 @rule(np.memmap)
 def _mapped(walk: Walk, place: Place, value: Any) -> None:
-    if value.mode == "r" and isinstance(value.base, mmap.mmap) and (found := stat_of(str(value.filename))):
+    if value.mode == "r" and isinstance(value.base, mmap.mmap) and stat_of(str(value.filename)):
         # A read-only mapping has the content of its file: the size and time of the file suffice.
         walk.fact(place, f"mapped {dtype_text(value.dtype)} {value.shape} {value.strides} {value.offset}")
         if walk.settings.files == "content":
-            walk.fact(place + ".<file>", content_of(str(value.filename), found))
+            walk.state(place + ".<file>", lambda: _content_text(str(value.filename)))
         else:
             walk.file(place + ".filename", str(value.filename))
         return
-    walk.fact(place, walk.watched_text(place, np.asarray(value), array_text))
+    walk.fact(place, walk.watched_text(place, value, _text_of_subclass))
+
+
+def _text_of_subclass(value: Any) -> str:
+    return array_text(value.view(np.ndarray))
+
+
+def _text_of_masked(value: Any) -> str:
+    return f"{array_text(value.data)} mask {array_text(np.ma.getmaskarray(value))}"
+
+
+def _content_text(path: str) -> str:
+    found = stat_of(path)
+    return "" if found is None else content_of(path, found)
 
 
 def is_mapped(array: np.ndarray[Any, Any]) -> bool:
@@ -69,11 +82,16 @@ def array_subclass(walk: Walk, place: Place, value: Any) -> None:
     walk.fact(place, f"object of {walk.cls(type(value))}")
     record_content(walk, place, value)
     walk.watch_attributes(value)
-    if isinstance(value, np.ma.MaskedArray):
-        parts = {"data": value.data, "mask": np.ma.getmaskarray(value), "fill_value": value.fill_value}
-    else:
-        parts = {"<array>": value.view(np.ndarray)}
-    walk.attributes(place, {**{k: v for k, v in vars(value).items() if not k.startswith("_")}, **parts})
+    walk.attributes(place, {name: part for name, part in vars(value).items() if not name.startswith("_")})
+    is_masked = isinstance(value, np.ma.MaskedArray)
+    if is_masked:
+        walk.whole(place + ".fill_value", value.fill_value)
+    if value.dtype.hasobject:
+        walk.whole(place + ".<array>", value.view(np.ndarray))
+        walk.whole(place + ".<mask>", np.ma.getmaskarray(value))
+    else:  # a view would be another object in each walk
+        text = _text_of_masked if is_masked else _text_of_subclass
+        walk.fact(place + ".<array>", walk.watched_text(place, value, text))
 
 
 @rule(*{type(np.dtype(name)) for name in np.sctypeDict.values()}, type(np.dtype([("a", "i4")])))
@@ -105,4 +123,6 @@ def _module_of(ufunc: Any) -> str | None:
 def _vectorize(walk: Walk, place: Place, value: Any) -> None:
     walk.fact(place, f"object of {walk.cls(type(value))}")
     # `_ufunc` is a cache that the first call fills; it follows from the other attributes.
-    walk.attributes(place, {name: part for name, part in vars(value).items() if name not in ("_ufunc", "__doc__")})
+    state = {name: part for name, part in vars(value).items() if name not in ("_ufunc", "__doc__")}
+    walk.watch_items(vars(value), tuple(state))
+    walk.attributes(place, state)

@@ -41,12 +41,14 @@ def _method(walk: Walk, place: Place, value: Any) -> None:
 def _lru_cache(walk: Walk, place: Place, value: Any) -> None:
     # The cached results follow from the function.
     walk.fact(place, f"lru_cache {sorted(value.cache_parameters().items(), key=str)}")
+    walk.watch_cell(functools.partial(getattr, value, "__wrapped__", None))
     walk.whole(place + ".__wrapped__", value.__wrapped__)
 
 
 @rule(functools.cached_property)
 def _cached_property(walk: Walk, place: Place, value: Any) -> None:
     walk.fact(place, f"cached_property {value.attrname}")
+    walk.watch_attributes(value)
     walk.whole(place + ".func", value.func)
 
 
@@ -65,17 +67,19 @@ def _builtin(walk: Walk, place: Place, value: Any) -> None:
     name = str(getattr(value, "__qualname__", value.__name__))
     if isinstance(owner, type):
         walk.cls(owner)
+    if module == "decimal":
+        walk.decimal_context()
     if module:
         walk.origin(origin_of_name(module))
     walk.fact(place, f"builtin {module}.{name}")
     if name in ("getcwd", "getcwdb") and module in ("posix", "nt"):
-        walk.fact(walk.root(("settings", "cwd"), "working directory")[0], os.getcwd())  # noqa: PTH109
+        walk.state(walk.root(("settings", "cwd"), "working directory")[0], os.getcwd)
     if module == "torch" or name.startswith("_VariableFunctionsClass."):
         from warmstore.identity.kinds import torch_objects
 
         if walk.settings.draws and torch_objects.draws(name.rpartition(".")[2]):
             state, _ = walk.root(("settings", "generator"), "default generator of torch")
-            walk.fact(state, torch_objects.generator_text())
+            walk.state(state, torch_objects.generator_text)
 
 
 @rule(types.MethodWrapperType)
@@ -101,6 +105,7 @@ def _code(walk: Walk, place: Place, value: Any) -> None:
 
 @rule(types.CellType)
 def _cell(walk: Walk, place: Place, value: Any) -> None:
+    walk.watch_cell(functools.partial(getattr, value, "cell_contents", None))
     try:
         walk.whole(place, value.cell_contents)
     except ValueError:

@@ -56,8 +56,14 @@ def _set(walk: Walk, place: Place, value: Any) -> None:
     walk.unordered(place, type(value).__name__, value)
 
 
-@rule(tuple, type({}.keys()), type({}.values()), type({}.items()))
-def _immutable(walk: Walk, place: Place, value: Any) -> None:
+@rule(tuple)
+def _tuple(walk: Walk, place: Place, value: Any) -> None:
+    walk.items(place, "tuple", value)
+
+
+@rule(type({}.keys()), type({}.values()), type({}.items()))
+def _view(walk: Walk, place: Place, value: Any) -> None:
+    walk.watch(value.mapping)
     walk.items(place, type(value).__name__, list(value))
 
 
@@ -76,11 +82,13 @@ def _weak_reference(walk: Walk, place: Place, value: Any) -> None:
 
 @rule(weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 def _weak_dict(walk: Walk, place: Place, value: Any) -> None:
+    walk.watch(value.data)
     walk.pairs(place, type(value).__name__, value.items())
 
 
 @rule(weakref.WeakSet)
 def _weak_set(walk: Walk, place: Place, value: Any) -> None:
+    walk.watch(value.data)
     walk.unordered(place, "WeakSet", list(value))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from warmstore.identity.kinds.registry import rule
 from warmstore.identity.places import Place
-from warmstore.identity.plain_data import shortened
+from warmstore.identity.plain_data import decimal_context_text, shortened
 from warmstore.identity.walk import Walk
 
 
@@ -41,7 +41,7 @@ def _struct(walk: Walk, place: Place, value: Any) -> None:
 
 @rule(decimal.Context)
 def _decimal_context(walk: Walk, place: Place, value: Any) -> None:
-    walk.state(place, lambda: repr(value).partition(", flags")[0])
+    walk.state(place, lambda: decimal_context_text(value))
 
 
 @rule(random.Random)

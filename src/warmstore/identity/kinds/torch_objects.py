@@ -40,6 +40,7 @@ _HOLDERS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 _FLAGS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
+_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 GLOBAL_HOOKS = (nn.modules.module._global_forward_pre_hooks, nn.modules.module._global_forward_hooks)
 """Hooks that run for every module."""
 
@@ -70,6 +71,7 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
     if kind not in (torch.Tensor, nn.Parameter, nn.Buffer):
         inner = getattr(value, "__tensor_flatten__", None)
         walk.fact(place, f"object of {walk.cls(kind)}")
+        walk.watch(vars(value))
         for name, attribute in sorted(vars(value).items()):
             walk.whole(place + f".{name}", attribute)
         if inner is not None:
@@ -89,9 +91,12 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
         text = f"{head} {'grad' if kind is torch.Tensor else kind.__name__} {content}"
     _memory(walk, place, value)
     walk.fact(place, text)
+    if place not in walk.weights or vars(value):
+        walk.watch(vars(value))
+        walk.watch_probe(partial(_gradient_state, value))
     if text != LEFT and (kind is torch.Tensor or walk.settings.tensors == "layout"):
         # Hooks of the backward pass. Those of parameters do not count outside compiled code.
-        for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        for name in _HOOKS_OF_TENSORS:
             for at, hook in enumerate((getattr(value, name, None) or {}).values()):
                 walk.whole(place + f".{name}[{at}]", hook)
     if kind is torch.Tensor and value.is_leaf and value.grad is not None:
@@ -99,6 +104,13 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
     for name, attribute in sorted(vars(value).items()):
         if not name.startswith("_"):
             walk.whole(place + f".{name}", attribute)
+
+
+def _gradient_state(value: torch.Tensor) -> list[Any]:
+    """Whether a tensor requires a gradient, the address of its gradient, and those of its hooks."""
+    hooks = [getattr(value, name, None) or {} for name in _HOOKS_OF_TENSORS]
+    gradient = id(value.grad) if value.is_leaf else 0
+    return [value.requires_grad, gradient, *(id(hook) for holder in hooks for hook in holder.values())]
 
 
 def _memory(walk: Walk, place: Place, value: torch.Tensor) -> None:
@@ -354,6 +366,19 @@ def settings_text() -> str:
         torch.get_default_device(),
     )
     return " ".join(map(str, settings))
+
+
+def modes_text() -> str:
+    """The modes of the current thread that decide the results of operators: gradients, inference and autocast."""
+    accelerator = torch.accelerator.current_accelerator()
+    kinds = ["cpu"] if accelerator is None else ["cpu", accelerator.type]
+    autocast = [
+        f"autocast {kind} {torch.get_autocast_dtype(kind)}"
+        for kind in kinds
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    ]
+    modes = ["grad"] * torch.is_grad_enabled() + ["inference"] * torch.is_inference_mode_enabled()
+    return " ".join([*modes, *autocast])
 
 
 def draws(name: str) -> bool:

@@ -6,7 +6,6 @@ is the whole value. A method or property of the program that is found on the way
 
 from __future__ import annotations
 
-import decimal
 import os
 import random
 import sys
@@ -26,6 +25,7 @@ from warmstore.identity.reads.classes import documentation, static
 from warmstore.identity.reads.code_facts import WHOLE, Chain, CodeFacts, facts_of
 from warmstore.identity.reads.refusals import REFLECTION, REFUSED_MODULES, is_refused, reflection_reason
 from warmstore.identity.walk import Walk
+from warmstore.identity.watch import MISSING
 
 INTROSPECTION = {
     "__doc__": "doc", "getdoc": "doc", "__annotations__": "annotations", "get_type_hints": "annotations",
@@ -56,9 +56,9 @@ def read(walk: Walk, value: Any, place: Place, chain: Chain) -> None:
         return
     name, rest = chain[0], chain[1:]
     if name == "__doc__":
-        walk.fact(place + ".__doc__", repr(getattr(value, "__doc__", None)))
+        walk.state(place + ".__doc__", lambda: repr(getattr(value, "__doc__", None)))
     elif name in _DESCRIPTIONS and isinstance(value, FunctionType | type):
-        walk.fact(place + f".{name}", documentation(value, {INTROSPECTION[name]}))
+        walk.state(place + f".{name}", lambda: documentation(value, {INTROSPECTION[name]}))
         walk.whole(place, value)
     elif name in REFLECTION:
         walk.cannot_tell(place + f".{name}", reflection_reason(name))
@@ -118,8 +118,8 @@ def _read_module(walk: Walk, module: ModuleType, place: Place, name: str, rest: 
         walk.whole(place, module)
         return
     if module.__name__ == "decimal":
-        walk.whole(walk.root(("settings", "decimal"), "decimal context")[0], decimal.getcontext())
-    walk.watch_cell(partial(vars(module).get, name))
+        walk.decimal_context()
+    walk.watch_item(vars(module), name)
     if isinstance(vars(module).get(name), FunctionType | type) and not is_refused(module, origin):
         read(walk, vars(module)[name], place + f".{name}", rest)  # recorded at its own place
         return
@@ -170,7 +170,7 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
     kind = type(cls)
     of_program = origin_of_class(kind).is_program
     if name == "__name__" and not of_program:
-        walk.fact(place + ".__name__", repr(cls.__name__))
+        walk.state(place + ".__name__", lambda: repr(cls.__name__))
         return
     if name in _WHOLE_NAMES or of_program or static(kind, name) is not None:
         walk.whole(place, cls)
@@ -221,7 +221,13 @@ def _read_object(walk: Walk, value: Any, place: Place, name: str, rest: Chain) -
     """Record one attribute of an object."""
     kind = type(value)
     raw = static(kind, name)
-    own = getattr(value, "__dict__", None) or {}
+    own = getattr(value, "__dict__", None)
+    walk.watch_object(value)
+    walk.watch_cell(partial(static, kind, name))
+    if own is None:
+        own = {}
+    else:
+        walk.watch_item(own, name)
     if _is_torch_module(kind):
         if name in own and raw is None and not name.startswith("_"):
             read(walk, own[name], place + f".{name}", rest)
@@ -231,13 +237,12 @@ def _read_object(walk: Walk, value: Any, place: Place, name: str, rest: Chain) -
     at = place + f".{name}"
     if raw is not None:
         walk.fact(at + ".<kind>", type(raw).__name__)  # a property and a method may have the same body
-    if own:
-        walk.watch_cell(partial(own.get, name))
     if isinstance(raw, property):
         if raw.fget is not None:
             _read_bound(walk, at, raw.fget, value, place)
         return
     if isinstance(raw, MemberDescriptorType | GetSetDescriptorType):
+        walk.watch_read(partial(getattr, value, name, MISSING))
         try:
             read(walk, getattr(value, name), at, rest)
         except AttributeError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import enum
+from functools import partial
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
@@ -79,10 +80,13 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     fields = static(cls, "_fields") or static(cls, "__dataclass_fields__")
     order = list(fields) if isinstance(fields, tuple | dict) else ""
     walk.fact(place, f"class ({bases}){metaclass} {order}".rstrip())
-    if isinstance(cls, abc.ABCMeta) and (registered := _registered(cls)):
-        walk.fact(place + " registered", ", ".join(sorted(walk.cls(subclass) for subclass in registered)))
+    if isinstance(cls, abc.ABCMeta):
+        walk.watch_probe(lambda: list(map(id, _registered(cls))))
+        if registered := _registered(cls):
+            walk.fact(place + " registered", ", ".join(sorted(walk.cls(subclass) for subclass in registered)))
     walk.described.append((place, cls))
     walk.watch_code(vars(cls))
+    walk.watch_cell(partial(getattr, cls, "__bases__"))
     members: Any = {}
     if is_enum := isinstance(cls, enum.EnumMeta):
         members = cls.__members__
@@ -117,6 +121,7 @@ def _read_members(walk: Walk, place: Place, members: Any) -> None:
     for name, member in members.items():
         at = place + f".{name}"
         walk.whole(at, member._value_)
+        walk.watch(vars(member))
         for attribute, value in sorted(vars(member).items()):
             if attribute not in ("_value_", "_name_", "__objclass__", "_sort_order_"):
                 walk.whole(at + f".{attribute}", value)
@@ -132,6 +137,7 @@ def _read_patches(walk: Walk, place: Place, cls: type) -> None:
     for base in cls.__mro__:
         if not is_heap_type(base) or origin_of_class(base).is_program:
             continue
+        walk.watch_items(vars(base), ())  # new methods are noticed at once, other methods by exact checks
         for name, value in sorted(vars(base).items()):
             if isinstance(value, FunctionType) or isinstance(getattr(value, "__func__", None), FunctionType):
                 if _is_of_program(value) and not _is_generated(value):

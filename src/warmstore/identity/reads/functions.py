@@ -42,6 +42,7 @@ def read_function(walk: Walk, place: Place, function: FunctionType, origin: Orig
     implementations = _implementations(function)
     if implementations is not None:
         walk.fact(place, "singledispatch")
+        walk.watch(function.registry)  # type: ignore[attr-defined]
         walk.pairs(place + ".registry", "registry", implementations.items())
         return
     inner = function.__dict__.get("_torchdynamo_orig_callable")
@@ -66,10 +67,7 @@ def read_function(walk: Walk, place: Place, function: FunctionType, origin: Orig
 
 def _read_program_function(walk: Walk, place: Place, function: FunctionType) -> None:
     walk.functions.append(function)
-    for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
-        walk.watch_cell(partial(getattr, function, attribute))
-    if function.__kwdefaults__:
-        walk.watch(function.__kwdefaults__)
+    walk.watch_cell(partial(getattr, function, "__code__"))
     facts = facts_of(function.__code__)
     walk.fact(place, f"code {facts.digest} constants {', '.join(facts.constants)[:160]}")
     _read_introspection(walk, place, function, facts)
@@ -133,6 +131,10 @@ def _read_introspection(walk: Walk, place: Place, function: FunctionType, facts:
 
 
 def _read_defaults(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts | None) -> None:
+    for attribute in ("__defaults__", "__kwdefaults__"):
+        walk.watch_cell(partial(getattr, function, attribute))
+    if function.__kwdefaults__:
+        walk.watch(function.__kwdefaults__)
     code = function.__code__
     defaults = function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]

@@ -25,9 +25,9 @@ from warmstore.identity.walk import Walk
 def read_global(walk: Walk, place: Place, function: FunctionType, name: str, facts: CodeFacts) -> None:
     """Record the current value of a global name, as far as a function reads it."""
     globals_ = function.__globals__
-    walk.watch_cell(partial(globals_.get, name))
+    walk.watch_item(globals_, name)
     if name not in globals_:
-        walk.watch_cell(partial(vars(builtins).get, name))
+        walk.watch_item(vars(builtins), name)
         if name in vars(builtins):
             _read_builtin(walk, place, function, name, vars(builtins)[name], facts)
         else:
