@@ -43,6 +43,7 @@ _WITHOUT_TRACE = {"weight written past autograd", "weight written by NumPy", "pa
 _IN_TURN = {
     "exception", "bytearray", "array.array", "decimal context as a value", "random.Random", "annotation that is read",
     "docstring that is read", "requires_grad", "torch generator",
+    "name of the step", "annotations of the step", "docstring of the step",
 }  # fmt: skip
 """Those that modules, which look at less where they compute nothing, find in turn."""
 EACH = {"step": 2, "module": 1, "compiled": 1, "function": 1}  # places that any other edit is tried in
@@ -75,7 +76,8 @@ def _of_programs() -> Iterator[Case]:
             )
             yield case
             if edit.change:
-                again = system != "function" or bool(edit.site) or edit.name in _PATCHES
+                again = system in ("step", "compiled") or bool(edit.site) or edit.name in _PATCHES
+                again |= system == "module" and edit.name in _IN_TURN
                 same = replace(case, neutral=first, second=first, change=edit.change, again=again)
                 yield replace(same, when="same process")
                 if system == "step":

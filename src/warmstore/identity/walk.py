@@ -215,11 +215,17 @@ class Walk(ABC):
         self.fact(place, text())
         self.watch_probe(text)
 
+    def setting(self, place: Place, text: Callable[[], str]) -> None:
+        """Record the text of a setting of the process. It takes microseconds: every check makes it again."""
+        self.fact(place, text())
+        if self.settings.watch is not None:
+            self.settings.watch.add_setting(text)
+
     def decimal_context(self) -> None:
         """Record the context of the current thread, on which arithmetic with decimals depends."""
         place, is_new = self.root(("settings", "decimal"), "decimal context")
         if is_new:
-            self.state(place, decimal_context_text)
+            self.setting(place, decimal_context_text)
 
     def cannot_tell(self, place: Place, reason: str) -> None:
         """Record that the value at a place has no identity, and why."""

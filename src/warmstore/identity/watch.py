@@ -140,6 +140,10 @@ class Watch:
         """Watch which object a function returns. The function has no side effects."""
         self._added.cells.append(read)
 
+    def add_setting(self, read: Callable[[], Any]) -> None:
+        """Watch the text of a setting of the process."""
+        self.add_cell(read)
+
     def add_probe(self, read: Callable[[], Any]) -> None:
         """Watch the value of a function that makes a new, equal object at each call. Only exact checks call it."""
         self._added.probes.append(read)

@@ -6,7 +6,7 @@ identified again. Torch's guards check data in every call; this module detects c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -81,6 +81,9 @@ class _CodeWatch(Watch):
     read, and programs set attributes at every step."""
 
     def add(self, container: Collection[Any]) -> None:
+        """Does nothing."""
+
+    def add_setting(self, read: Callable[[], Any]) -> None:
         """Does nothing."""
 
     def add_items(self, mapping: Mapping[str, Any], names: Collection[str]) -> None:

@@ -80,6 +80,10 @@ def _read_builtin(walk: Walk, place: Place, function: FunctionType, name: str, v
         walk.fact(at, str(atom_text(value)))
 
 
+def _variable_text(name: str) -> str:
+    return repr(os.environ.get(name))
+
+
 def _read_by_constant_name(walk: Walk, place: Place, value: Any, name: str, chain: Chain, facts: CodeFacts) -> bool:
     """Record the environment variables or modules that code looks up by constant names.
 
@@ -97,7 +101,6 @@ def _read_by_constant_name(walk: Walk, place: Place, value: Any, name: str, chai
                 walk.cannot_tell(place + ".<environment>", "a variable of the environment is read by a computed name")
             else:
                 at, _ = walk.root(("environment", constant), f"environment variable {constant}")
-                walk.fact(at, repr(os.environ.get(constant)))
-                walk.watch_probe(partial(os.environ.get, constant))
+                walk.setting(at, partial(_variable_text, constant))
         return True
     return target is importlib.import_module and read_computed_import(walk, place, name, chain, facts)
