@@ -147,7 +147,7 @@ def test_batched_steps(tmp_path: Path, vary: bool, cached: bool, on_error: Any) 
                     right = [index / 2] * (index % 4 + 1 if vary else 3)
                     assert x.tolist() == ([-0.5] * 3 if index in other else right)
             assert loader.skipped == len(left_out) * (epoch + 1)
-    profile = pipe.profile(seconds=0.3, max_workers=0)
+    profile = pipe.profile(seconds=3, max_workers=0)
     assert profile.samples == COUNT - len(left_out)
 
 
@@ -385,7 +385,7 @@ def test_profiles_and_plans_of_what_fails(tmp_path: Path) -> None:
     for on_error in ("skip", zeros)[: either(1, 2)]:
         pipe = ws.Pipeline(range(COUNT)).step(decode, on_error=on_error).step(double).step(jitter, random=True)  # type: ignore[arg-type]
         with warned() if on_error == "skip" else contextlib.nullcontext():
-            profile = pipe.profile(seconds=0.5, max_workers=1)
+            profile = pipe.profile(seconds=3, max_workers=1)
         assert profile.samples == (len(GOOD) if on_error == "skip" else COUNT)
         assert not any(stage.trouble or stage.varies for stage in profile.stages[:3])
         plan = pipe.plan(profile=profile, disk="30MB", folder=tmp_path)
