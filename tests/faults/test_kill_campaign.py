@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.slow import either
 
 import warmstore as ws
 from warmstore.errors import Closed
+from warmstore.records.write.write_buffer import block_of
 from warmstore.storage import lifecycle
 
 pytestmark = pytest.mark.forks
@@ -114,7 +116,20 @@ class ClosedMeanwhile:
         self._lock.__exit__(*exception)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["flush", "seal", "close"])
+CHANGES: dict[str, Callable[[ws.RecordStore], object]] = {
+    "flush": lambda store: store.flush(),
+    "seal": lambda store: store.seal(),
+    "append": lambda store: store.append(value(1)),
+    "commit": lambda store: store._commit_rows(block_of(store.fields, {n: [v] for n, v in value(1).items()})),
+    "update": lambda store: store.update(0, value(1)),
+    "delete": lambda store: store.delete(0),
+    "rebalance": lambda store: store.rebalance(progress=False),
+    "drop a field": lambda store: store.drop_field(next(iter(store.fields)), progress=False),
+    "annotate": lambda store: store.annotate("name", 1),
+}
+
+
+@pytest.mark.parametrize("name", [*CHANGES, "close"])
 def test_a_store_that_another_thread_closes_meanwhile_uses_no_closed_file(tmp_path: Path, name: str) -> None:
     """As the thread that flushes after a SIGTERM, while the main thread goes on and closes the store."""
     store = ws.RecordStore.create(tmp_path / "s", FIELDS)
@@ -124,7 +139,7 @@ def test_a_store_that_another_thread_closes_meanwhile_uses_no_closed_file(tmp_pa
         store.close()
     else:
         with pytest.raises(Closed):
-            getattr(store, name)()
+            CHANGES[name](store)
     with ws.RecordStore.open(tmp_path / "s") as again:
         assert check_store(again) == [0]
 

@@ -6,7 +6,7 @@ process sees its own pending rows at once, and the committed rows of others at `
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -162,19 +162,21 @@ class LocalStore(StoreReader):
             ReadOnly: the store was opened with mode "r".
             WriteFailed: the automatic flush failed; the rows stay pending.
         """
-        self._extend_rows(block_of(self.fields, columns))
-        if self._session.pending.nbytes >= BATCH_BYTES:
-            self.flush()
+        block = block_of(self.fields, columns)
+        with self._session.lock:
+            self._extend_rows(block)
+            if self._session.pending.nbytes >= BATCH_BYTES:
+                self.flush()
 
     def _extend_rows(self, block: dict[str, EncodedRows]) -> None:
         """Add an encoded batch, without flushing. Its arrays must not change afterwards."""
-        self._check_writable()
         widest = largest_record(block)
         if widest > LARGEST_RECORD:
             raise SchemaMismatch(
                 f"a record of {widest:,} bytes is too large: one holds at most {LARGEST_RECORD:,}. Split it"
             )
-        with self._session.lock:
+        with self._session.lock:  # another thread may be closing the store
+            self._check_writable()
             self._session.pending.add(block)
 
     def _commit_rows(self, block: dict[str, EncodedRows]) -> None:
@@ -183,8 +185,9 @@ class LocalStore(StoreReader):
         Raises:
             WriteFailed: the disk refused the write; nothing is committed, and nothing becomes pending.
         """
-        self._check_writable()
-        self._session.commit_rows(block)
+        with self._session.lock:
+            self._check_writable()
+            self._session.commit_rows(block)
 
     @property
     def _flushes_at_sigterm(self) -> bool:
@@ -226,8 +229,9 @@ class LocalStore(StoreReader):
         """
         if is_integer(index):
             index, values = [index], {name: [value] for name, value in values.items()}
-        self._check_writable()
-        self._session.update(index, values)
+        with self._session.lock:
+            self._check_writable()
+            self._session.update(index, values)
 
     def delete(self, index: Any) -> None:
         """Delete records; the last records move into their positions. This commits at once, with all pending rows.
@@ -242,8 +246,9 @@ class LocalStore(StoreReader):
         """
         if is_integer(index):
             index = [index]
-        self._check_writable()
-        self._session.delete(index)
+        with self._session.lock:
+            self._check_writable()
+            self._session.delete(index)
 
     def rebalance(self, *, progress: bool | None = None) -> Utilisation:
         """Copy the live records into new, dense chunks and remove the old ones. Others may read and append meanwhile.
@@ -283,13 +288,15 @@ class LocalStore(StoreReader):
         Raises:
             SchemaMismatch: the field exists, or values do not fit; the store is unchanged.
         """
-        self._check_writable()
-        return add_field(self._session, name, field, values, self.gather, progress)
+        with self._session.lock:
+            self._check_writable()
+            return add_field(self._session, name, field, values, self.gather, progress)
 
     def drop_field(self, name: str, *, progress: bool | None = None) -> Utilisation:
         """Delete a field and its values. The store is rewritten, as by `rebalance`."""
-        self._check_writable()
-        return drop_field(self._session, name, progress)
+        with self._session.lock:
+            self._check_writable()
+            return drop_field(self._session, name, progress)
 
     def map_field(
         self,
@@ -305,8 +312,9 @@ class LocalStore(StoreReader):
             function: gets batches of n records, as `gather` returns them, and returns n values.
             field: the field's new type; unchanged if None.
         """
-        self._check_writable()
-        return map_field(self._session, name, function, field, self.gather, progress)
+        with self._session.lock:
+            self._check_writable()
+            return map_field(self._session, name, function, field, self.gather, progress)
 
     def filter(
         self,
@@ -344,12 +352,16 @@ class LocalStore(StoreReader):
             copy_kept(self._session, target._session, keep, self.gather, self.nbytes, progress)
         return self._open_folder(path, "a", files=files)
 
-    def _editing(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def _editing(self) -> Iterator[None]:
         """Hold the edit lock, with nothing pending and the log read to its end. Refreshes afterwards."""
-        self._check_writable()
-        return self._session.editing()
+        with self._session.lock:
+            self._check_writable()
+            with self._session.editing():
+                yield
 
     def annotate(self, name: str, value: Any) -> Any:
         """Set an entry of the store's metadata unless it is set already. Returns its value."""
-        self._check_writable()
-        return self._session.annotate(name, value)
+        with self._session.lock:
+            self._check_writable()
+            return self._session.annotate(name, value)

@@ -190,8 +190,7 @@ class RecordStore(LocalStore):
         if self._files.is_remote:
             raise ReadOnly(f"{self.path} is a copy of a remote; clone it to push or pull")
         if self.mode == "a":
-            self._check_writable()
-            self._session.settle()
+            self.seal()
 
     def __reduce__(self) -> Any:
         if self._files.is_remote:
