@@ -6,6 +6,7 @@ Ctrl-C or a notebook's interrupt may. The operation is then repeated, with the s
 
 import ast
 import functools
+import shutil
 import signal
 import sys
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from tests.slow import either, thinned
 from torch import nn
 
 import warmstore as ws
+from warmstore.records.read import snapshot
 from warmstore.storage import registry
 from warmstore.storage.interrupts import uninterrupted
 
@@ -51,16 +53,18 @@ _MANY = 10**9
 class Interrupter:
     """Interrupts what runs inside a `with` at a line.
 
-    left: lines until then. has_come: whether there were so many lines.
+    left: lines until then. has_come: whether there were so many lines. within: the beginning of the names of files
+    whose lines count.
     """
 
-    def __init__(self, line: int) -> None:
+    def __init__(self, line: int, within: str = SOURCES) -> None:
         self.left = line
         self.has_come = False
+        self._within = within
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         file = frame.f_code.co_filename
-        if not file.startswith(SOURCES) or self.has_come:
+        if not file.startswith(self._within) or self.has_come:
             return None
         if event == "line" and frame.f_lineno not in headers_of(file):
             self.left -= 1
@@ -161,6 +165,45 @@ def rebalance(interrupter: Interrupter, path: Path) -> None:
     check(path, expected)
 
 
+def refresh(interrupter: Interrupter, path: Path, mode: Literal["r", "a"], *, edited: bool, others: str) -> None:
+    """What others have appended and edited, and the generation that they have begun. `edited`: some edits are known."""
+    full = path.parent / "full"
+    if not full.exists():
+        with ws.RecordStore.create(full, FIELDS) as new:
+            for at in range(62):  # there is room for two more batches
+                new.extend(rows(at, at + 1))
+                new.flush()
+    shutil.copytree(full, path)
+    other = ws.RecordStore.open(path, "a")
+    if edited:
+        other.update([1], {"x": [61], "t": ["61"]})
+    store = ws.RecordStore.open(path, mode)
+
+    def change() -> None:
+        first = int(other["x"][:].max()) + 1
+        other.extend(rows(first, first + 3))
+        other.flush()
+        other.update([2, 5], {"x": [first + 3, first + 4], "t": [str(first + 3), str(first + 4)]})
+        other.delete([0, 3])
+        other.extend(rows(first + 5, first + 6))
+        other.flush()
+
+    change()
+    if others == "rebalance":
+        other.rebalance(progress=False)
+    interrupter.interrupt(store.refresh)
+    for _ in range(2):
+        store.refresh()
+        assert store["x"][:].tolist() == other["x"][:].tolist()
+        change()
+    expected = other["x"][:].tolist()
+    other.close()
+    if mode == "a":
+        store.rebalance(progress=False)
+        check(path, expected)
+    store.close()
+
+
 def put(interrupter: Interrupter, path: Path, **options: Any) -> None:
     def values(first: int, last: int) -> Any:
         return np.arange(first, last, dtype=np.float32)[:, None] * np.ones((1, 3), np.float32)
@@ -217,6 +260,9 @@ OPERATIONS: dict[str, Callable[[Interrupter, Path], None]] = {
     "module": module,
     "epoch": functools.partial(epoch, workers=0),
     "epoch with threads": functools.partial(epoch, workers=2),
+    "refresh edits": functools.partial(refresh, mode="a", edited=False, others="edit"),
+    "refresh further edits": functools.partial(refresh, mode="r", edited=True, others="edit"),
+    "refresh a generation": functools.partial(refresh, mode="a", edited=False, others="rebalance"),
 }
 
 
@@ -232,6 +278,16 @@ def test_an_operation_can_be_repeated(name: str, tmp_path: Path, monkeypatch: py
         OPERATIONS[name](interrupter, tmp_path / str(line))
         come += interrupter.has_come
     assert come >= min(INTERRUPTS, lines) // 2
+
+
+@pytest.mark.parametrize("edited", thinned(2, [False, True]))
+def test_entries_count_once_after_an_interrupt_at_any_line_that_reads_them(edited: bool, tmp_path: Path) -> None:
+    interrupter, line = Interrupter(0, snapshot.__file__), 0
+    while not line or interrupter.has_come:
+        interrupter = Interrupter(line, snapshot.__file__)
+        refresh(interrupter, tmp_path / str(line), "r", edited=edited, others="edit")
+        line += 1
+    assert line > 50
 
 
 class TestUninterrupted:

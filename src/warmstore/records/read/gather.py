@@ -28,7 +28,7 @@ class Gatherer:
     """Gathers committed rows of a store by row number. Safe to call from several threads."""
 
     def __init__(self, batches: Batches, fields: Fields) -> None:
-        self._batches = batches
+        self.batches = batches
         self._fields = fields
         self._columns: dict[str, VerifiedColumn] = {}
         self._mapped: dict[int, int] = {}  # by buffer: batches whose pages were mapped
@@ -43,12 +43,12 @@ class Gatherer:
     @property
     def snapshot(self) -> Snapshot:
         """The committed rows that this process has read from the log."""
-        return self._batches.snapshot
+        return self.batches.snapshot
 
     @property
     def space(self) -> AddressSpace:
         """The address space that the chunks are mapped into."""
-        return self._batches.space
+        return self.batches.space
 
     def gather(self, snapshot: Snapshot, name: str, rows: Int64, which: Int64) -> GatheredColumn:
         """Read one field of some rows.
@@ -60,11 +60,11 @@ class Gatherer:
         """
         plan = self._plans[name]
         bad = None
-        self._batches.chunks.weigh()
+        self.batches.chunks.weigh()
         if snapshot.unreadable or snapshot.gaps is not None:
             rows, which, bad = _readable(snapshot, plan, rows, which)
             if rows is None:
-                return _all_bad(self._batches.space, plan, len(which))
+                return _all_bad(self.batches.space, plan, len(which))
         fresh = self._fresh(snapshot, plan, rows, which)
         if fresh is None:
             return _with_bad(self._read(snapshot, plan, rows, which), bad)
@@ -93,7 +93,7 @@ class Gatherer:
         Returns:
             None for narrow rows, and for rows that are not in the page cache.
         """
-        width, space = plan.width or 0, self._batches.space
+        width, space = plan.width or 0, self.batches.space
         if width < _WIDE or plan.data in snapshot.absent:
             return None
         addresses = snapshot.address[plan.data][which] + rows * width
@@ -115,14 +115,14 @@ class Gatherer:
         self, snapshot: Snapshot, plan: ColumnPlan, rows: Int64, which: Int64, *, check: bool = False
     ) -> GatheredColumn:
         """Read one field of some rows from the mapping, or with `check` from the files, and compare their checksums."""
-        source = _Source(self._batches.space, check)
+        source = _Source(self.batches.space, check)
         data: Any = None
         spans = shapes = absent = None
         sums: UInt64 | None = None
         sums_at = snapshot.address[plan.checksums][which] + rows * 8
         if check and plan.width:
             row_at = snapshot.address[plan.data][which] + rows * plan.width
-            (first, data), source.missing = self._batches.space.read_columns((sums_at, row_at), (8, plan.width))
+            (first, data), source.missing = self.batches.space.read_columns((sums_at, row_at), (8, plan.width))
             sums = first.view(np.uint64)[:, 0]
         elif check or plan.data in snapshot.absent or not plan.has_bytes:
             sums = source.rows(sums_at, 8).view(np.uint64)[:, 0]
@@ -171,20 +171,20 @@ class Gatherer:
             return null
         starts, numbers = snapshot.absent[plan.data][which], rows - snapshot.first_row[which]
         some = np.flatnonzero(starts >= 0)  # in other batches all records have a value
-        bits, _ = self._batches.space.read_rows(starts[some] + (numbers[some] >> 3), 1)
+        bits, _ = self.batches.space.read_rows(starts[some] + (numbers[some] >> 3), 1)
         null[some] = bits[:, 0] >> (numbers[some] & 7) & 1 == 0
         differs: Bools = null != absent
         return differs
 
     def column(self, name: str) -> VerifiedColumn | None:
         """A field of fixed width of the current snapshot if all its rows were checked; else None."""
-        snapshot = self._batches.snapshot
+        snapshot = self.batches.snapshot
         known = self._columns.get(name)
-        space = self._batches.space
+        space = self.batches.space
         if known is not None and known.snapshot is snapshot and known.memory is space.memory:
             return known
         plan = self._plans.get(name)
-        self._batches.chunks.weigh()
+        self.batches.chunks.weigh()
         if plan is None or not plan.width or not plan.is_steady(snapshot) or not space.reads_mapping:
             return None
         self._map_pages(plan, snapshot)
@@ -199,9 +199,9 @@ class Gatherer:
         800 MB take 20 ms. Page faults during the second epoch would take twenty times as long. Pages of wide rows were
         mapped when the rows were checked.
         """
-        if self._batches.chunks.scarce or not plan.width or plan.width >= _WIDE:
+        if self.batches.chunks.scarce or not plan.width or plan.width >= _WIDE:
             return
-        first, space = self._mapped.get(plan.data, 0), self._batches.space
+        first, space = self._mapped.get(plan.data, 0), self.batches.space
         self._mapped[plan.data] = max(snapshot.batches - 1, 0)  # the last one may grow
         starts = snapshot.first_row[first : snapshot.batches]
         ends = np.append(starts[1:], snapshot.rows)
@@ -218,12 +218,12 @@ class Gatherer:
         Args:
             names: must not be changed afterwards.
         """
-        known, snapshot = self._together, self._batches.snapshot
+        known, snapshot = self._together, self.batches.snapshot
         if (
             known is not None
             and (known[0] is names or known[0] == names)
             and known[1] is snapshot
-            and known[2] is self._batches.space.memory
+            and known[2] is self.batches.space.memory
         ):
             return known[3]
         columns = tuple(column for column in map(self.column, names) if column is not None)
@@ -277,7 +277,7 @@ class Gatherer:
         here, which_here, bad = _readable(snapshot, plan, rows, which)
         if here is None:
             return np.zeros(len(rows), np.int64)
-        lengths = self._spans(snapshot, plan, here, which_here, None, _Source(self._batches.space, True)).lengths
+        lengths = self._spans(snapshot, plan, here, which_here, None, _Source(self.batches.space, True)).lengths
         return lengths if bad is None else np.where(bad, 0, lengths)
 
     def _fresh(self, snapshot: Snapshot, plan: ColumnPlan, rows: Int64, which: Int64) -> Int64 | None:
@@ -287,12 +287,12 @@ class Gatherer:
         fresh = plan.checked.unset(rows, snapshot)
         if not len(fresh):
             return None
-        if self._batches.chunks.scarce:
+        if self.batches.chunks.scarce:
             self._will_need(snapshot, plan, rows[fresh], which[fresh])
         return fresh
 
     def _will_need(self, snapshot: Snapshot, plan: ColumnPlan, rows: Int64, which: Int64) -> None:
-        space = self._batches.space
+        space = self.batches.space
         space.will_need(snapshot.address[plan.checksums][which] + rows * 8, 8)
         if plan.width is None:
             space.will_need(snapshot.address[plan.data][which] + rows * 8, 16)
@@ -302,7 +302,7 @@ class Gatherer:
     def _spans(
         self, snapshot: Snapshot, plan: ColumnPlan, rows: Int64, which: Int64, absent: Any, source: "_Source"
     ) -> ByteRanges:
-        slot, space = plan.data, self._batches.space
+        slot, space = plan.data, self.batches.space
         # Offsets i and i + 1 are adjacent: one window of 16 bytes holds the start and the end of a value.
         pairs = source.rows(snapshot.address[slot][which] + rows * 8, 16).view(np.int64)
         first, last = pairs[:, 0], pairs[:, 1]
@@ -313,7 +313,7 @@ class Gatherer:
             source.missing = _either(source.missing, wrong)
             first, last = np.where(wrong, 0, first), np.where(wrong, 0, last)
         start = snapshot.address[slot + 1][which]
-        if source.check and self._batches.chunks.scarce:
+        if source.check and self.batches.chunks.scarce:
             space.will_need(start + first, int((last - first).max(initial=0)))
         return ByteRanges(space, start + first, last - first)
 

@@ -111,7 +111,11 @@ class Snapshot:
 
 
 class Batches:
-    """Reads log entries into snapshots. Not thread-safe; the snapshots are."""
+    """Reads log entries into snapshots. Not thread-safe; the snapshots are.
+
+    is_whole: False during `extend`, and for ever once it has raised: edits may have been applied that the snapshot does
+    not have, and must not be applied again.
+    """
 
     def __init__(
         self,
@@ -131,6 +135,7 @@ class Batches:
         """
         self.chunks = ChunkFiles(folder, files, superseded, gone)
         self.snapshot = Snapshot()
+        self.is_whole = True
         self._folder = folder
         self._schema = schema
         self._seed = seed
@@ -168,6 +173,7 @@ class Batches:
             Reload: chunks were evicted by later entries than these.
         """
         old = self.snapshot
+        self.is_whole = False
         self.evicted |= frozenset(entries["chunk"][entries["kind"] == EVICTED].tolist())
         self.last_chunk = max(self.last_chunk, last_chunk(entries))
         try:
@@ -216,6 +222,7 @@ class Batches:
             deletes=old.deletes + int(_IS_DELETE[entries["kind"]].sum()),
             gaps=gaps,
         )
+        self.is_whole = True
         return self.snapshot
 
     def live_entries(self) -> Int64:
@@ -241,8 +248,7 @@ class Batches:
         special = np.flatnonzero(_IS_EDIT[kinds] | (kinds == STAGED))
         if self._order is None and not len(special):
             return None
-        order = self._order or PositionMap(None, old.rows)
-        self._order = None  # until the new order is complete
+        self._order = order = self._order or PositionMap(None, old.rows)
         counts = np.where(HAS_ROWS[kinds], entries["rows"], 0).astype(np.int64)
         ends = old.rows + np.cumsum(counts)
         lists = self._positions(entries[special])
@@ -272,7 +278,6 @@ class Batches:
                     "store from a copy"
                 ) from None
         order.append(row, int(ends[-1]) if len(ends) else row)
-        self._order = order
         return order.publish()
 
     def _positions(self, entries: Entries) -> list[Int64 | None]:

@@ -54,7 +54,7 @@ _log = logging.getLogger("warmstore")
 class Generation:
     """One generation, open in one process. Reading needs no lock. Everything else is for one thread at a time.
 
-    batches: its batches and chunk files. is_superseded: returns whether the store continues in a later generation.
+    is_superseded: returns whether the store continues in a later generation.
     """
 
     def __init__(
@@ -100,9 +100,13 @@ class Generation:
             with contextlib.suppress(Reload):
                 batches.extend(entries[~closed] if closed.any() else entries)
                 break
-        # Assigned when complete: other threads read it without a lock.
+        # Assigned when complete, and together: other threads read them without a lock, and an interrupt may come.
         self.gatherer = Gatherer(batches, self.manifest.fields)
-        self.batches = batches
+
+    @property
+    def batches(self) -> Batches:
+        """What was read from the log: batches and chunk files."""
+        return self.gatherer.batches
 
     @property
     def snapshot(self) -> Snapshot:
@@ -127,10 +131,10 @@ class Generation:
             GenerationClosed: the store continues in a later generation; the files of this one may be gone.
         """
         snapshot = self.snapshot
-        if not self.log.continues(snapshot.entries, snapshot.last_entry):
-            self._load()  # a writer removed its last entry because its disk failed
-            return
-        entries = self.log.read(snapshot.entries)
+        # An earlier refresh failed or was interrupted, or a writer removed its last entry because its disk failed.
+        if not (self.batches.is_whole and self.log.continues(snapshot.entries, snapshot.last_entry)):
+            self._load()
+        entries = self.log.read(self.snapshot.entries)
         if len(entries) and entries["kind"][-1] == CLOSED:
             raise GenerationClosed(str(self.folder))
         chunks, batches = entries["chunk"].tolist(), self.batches
