@@ -7,6 +7,7 @@ from tests.faults.seam import Calling, Refusing
 
 import warmstore as ws
 from warmstore.errors import PositionError, WriteFailed
+from warmstore.records.write.generation import Generation
 
 X = {"x": ws.Array("int64")}
 
@@ -142,3 +143,23 @@ def test_a_refresh_while_another_thread_follows_a_rebalance(tmp_path: Path, monk
             assert reader["x"][:].tolist() == writer["x"][:].tolist()
             for other in others:
                 other.close()
+
+
+def test_rows_after_an_interrupt_as_another_added_a_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as the session went on with the buffer of the fields before, rows lacked the new one."""
+    with ws.RecordStore.create(tmp_path / "s", X) as other, ws.RecordStore.open(tmp_path / "s", "a") as store:
+        other.append({"x": 1})
+        other.add_field("y", ws.Array("int64"), [2], progress=False)
+
+        def interrupt(generation: Generation) -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Generation, "release", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            store.refresh()
+        for number in (3, 5):
+            store.append({"x": number, "y": number + 1})
+        assert store["y"][:].tolist() == [2, 4, 6]
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert again.gather([1, 2])["y"].tolist() == [4, 6]

@@ -183,7 +183,7 @@ def test_a_large_flush_is_cut_into_batches(tmp_path: Path) -> None:
 
 
 def test_pending_drops_from_the_front() -> None:
-    pending = WriteBuffer(FIELDS)
+    pending = WriteBuffer()
     pending.add(block_of(FIELDS, columns(range(5))))
     pending.add(block_of(FIELDS, columns(range(5, 9))))
     whole = pending.nbytes

@@ -43,7 +43,7 @@ class StoreSession:
         self.writing = writing
         self.files = files
         self.lock = threading.RLock()
-        self.pending = WriteBuffer(manifest.fields)
+        self.pending = WriteBuffer()
         self._write = write
         self._salvage = salvage
         self._prepared = False
@@ -78,11 +78,6 @@ class StoreSession:
         with self.lock:
             return self.snapshot.length + self.pending.count
 
-    def adopt(self, generation: Generation) -> None:
-        """Continue in a generation that this process has just written."""
-        self.generation = generation
-        self.pending = WriteBuffer(generation.manifest.fields)
-
     def _follow(self) -> None:
         """Continue in the store's current generation."""
         manifest = read_manifest(self.path, self.files)
@@ -93,8 +88,6 @@ class StoreSession:
             )
         old, self.generation = self.generation, self._open_generation(manifest)
         old.release()
-        if not self.pending.count:
-            self.pending = WriteBuffer(manifest.fields)
 
     def refresh(self) -> None:
         """Read what other processes have committed."""

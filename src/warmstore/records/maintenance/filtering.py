@@ -37,12 +37,11 @@ def copy_kept(
     """
     generation, edits = source.generation, source.snapshot.edits
     length = source.snapshot.length
-    fields = target.generation.manifest.fields
-    names = list(fields)
+    names = list(target.generation.manifest.fields)
     chosen = None if callable(keep) else as_positions(keep, length)
     total = length if chosen is None else len(chosen)
     step = max(1, min(_BLOCK, BATCH_BYTES * length // max(nbytes, 1)))
-    queue = WriteBuffer(fields)
+    queue = WriteBuffer()
     with progress_bar(total, None, 0, "filter", progress) as advance:
         for first in range(0, total, step):
             last = min(first + step, total)

@@ -111,7 +111,7 @@ def rewrite(
             if read_manifest(session.path, files).generation == old.manifest.generation:
                 remove_leftovers(session.path, old.manifest, files)
             raise
-        session.adopt(new)
+        session.generation = new
         old.release()
         remove_leftovers(session.path, manifest, files)
         return Utilisation(new.snapshot.length, rows_before, bytes_before, chunk_bytes(new.folder))

@@ -20,13 +20,12 @@ class _Pending(NamedTuple):
 
 
 class WriteBuffer:
-    """A queue of encoded blocks. They are joined when they are read or written.
+    """A queue of encoded blocks of the same fields. They are joined when they are read or written.
 
     It changes in single steps: an interrupt may come between any two, and other threads read `count`.
     """
 
-    def __init__(self, fields: Fields) -> None:
-        self._fields = fields
+    def __init__(self) -> None:
         self._blocks: list[_Pending] = []
 
     @property
@@ -48,7 +47,7 @@ class WriteBuffer:
     def joined(self) -> dict[str, EncodedRows]:
         """All pending rows as one block."""
         if len(self._blocks) > 1:
-            rows = {name: join([block.rows[name] for block in self._blocks]) for name in self._fields}
+            rows = {name: join([block.rows[name] for block in self._blocks]) for name in self._blocks[0].rows}
             self._blocks = [_Pending(rows, self.count, self.nbytes)]
         return self._blocks[0].rows
 
