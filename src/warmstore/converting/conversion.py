@@ -19,7 +19,7 @@ import xxhash
 from warmstore.converting.conversion_draft import CONVERTED, ConversionDraft, as_json, claim, cut_of, hold, remove
 from warmstore.converting.format_detection import detect
 from warmstore.converting.known_formats import Format, named
-from warmstore.converting.record_source import BROKEN, RecordSource, Request, SourceBatch, fields_argument, rows_at_once
+from warmstore.converting.record_source import BROKEN, RecordSource, Request, SourceBatch, fields_argument
 from warmstore.converting.source_paths import paths_of, root_of
 from warmstore.errors import (
     BadSource,
@@ -30,9 +30,10 @@ from warmstore.errors import (
     StoreExists,
     WarmstoreError,
 )
-from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, stored_rows
+from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn
 from warmstore.records.format.fields import Field, Fields, fields_to_json
 from warmstore.records.format.value_encoding import encode, raw_rows
+from warmstore.records.maintenance.filtering import copy_kept
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.file_times import settle
 from warmstore.storage.memory.address_space import SLOT
@@ -262,11 +263,7 @@ def _cut_draft(draft: ConversionDraft, store: RecordStore, count: int, described
     folder = cut_of(draft.folder)
     remove(folder)
     cut = RecordStore.create(folder, store.fields, metadata=described, **draft.writing)
-    names = list(store.fields)
-    step = rows_at_once(store.nbytes / max(len(store), 1))
-    for first in range(0, count, step):
-        gathered = store._gatherer.read_rows(names, np.arange(first, min(first + step, count)))
-        cut._commit_rows({name: stored_rows(rows) for name, rows in zip(names, gathered, strict=True)})
+    copy_kept(store._session, cut._session, slice(count), store.gather, progress=False)
     cut.close()
     store.close()
     draft.discard()

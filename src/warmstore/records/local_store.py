@@ -349,7 +349,7 @@ class LocalStore(StoreReader):
             drafted(path, files) as draft,
             type(self).create(draft, kept_fields, metadata=self.metadata, files=files) as target,
         ):
-            copy_kept(self._session, target._session, keep, self.gather, self.nbytes, progress)
+            copy_kept(self._session, target._session, keep, self.gather, progress)
         return self._open_folder(path, "a", files=files)
 
     @contextlib.contextmanager

@@ -181,17 +181,16 @@ class StoreSession:
     def _blocks(
         self, positions: Int64, given: dict[str, EncodedRows], kept: list[str]
     ) -> Iterator[dict[str, EncodedRows]]:
-        """The rows of an update in their stored form, in blocks of about 64 MiB."""
-        fields, snapshot = self.generation.manifest.fields, self.snapshot
-        stored = max(int(sum(int(sizes.sum()) for sizes in snapshot.size)), 1) // max(snapshot.rows, 1)
-        width = sum(rows.nbytes for rows in given.values()) // len(positions) + (stored if kept else 0)
-        step = max(1, BATCH_BYTES // max(width, 1))
-        for first in range(0, len(positions), step):
-            part = positions[first : first + step]
+        """The rows of an update in their stored form, in blocks of at most about 64 MiB."""
+        first, queue = 0, WriteBuffer()
+        for part in self.generation.gatherer.blocks(kept, positions, BATCH_BYTES):
             block = {name: rows.slice(first, first + len(part)) for name, rows in given.items()}
             for name, gathered in zip(kept, self.generation.read(kept, part), strict=True):
                 block[name] = stored_rows(gathered)
-            yield {name: block[name] for name in fields}
+            queue.add(block)
+            yield from queue.taken(BATCH_BYTES)
+            first += len(part)
+        yield from queue.taken(BATCH_BYTES, rest=True)
 
     def delete(self, index: Any) -> None:
         """Delete records; see `RecordStore.delete`."""

@@ -22,15 +22,12 @@ Gather = Callable[[slice], dict[str, Any]]
 """`RecordStore.gather`, of a range of positions."""
 
 
-def copy_kept(
-    source: StoreSession, target: StoreSession, keep: Any, gather: Gather, nbytes: int, progress: bool | None
-) -> None:
+def copy_kept(source: StoreSession, target: StoreSession, keep: Any, gather: Gather, progress: bool | None) -> None:
     """Copy records of one store to another with the same or fewer fields, in their stored form.
 
     Args:
         keep: an index for `gather`, or a function of batches of records that returns one bool per record.
         gather: `RecordStore.gather` of the source.
-        nbytes: bytes of the source on the disk.
 
     Raises:
         PositionError: the source was edited meanwhile.
@@ -38,38 +35,31 @@ def copy_kept(
     generation, edits = source.generation, source.snapshot.edits
     length = source.snapshot.length
     names = list(target.generation.manifest.fields)
-    chosen = None if callable(keep) else as_positions(keep, length)
-    total = length if chosen is None else len(chosen)
-    step = max(1, min(_BLOCK, BATCH_BYTES * length // max(nbytes, 1)))
+    positions: range | Int64 = range(length) if callable(keep) else as_positions(keep, length)
+    read = list(generation.manifest.fields) if callable(keep) else names
     queue = WriteBuffer()
-    with progress_bar(total, None, 0, "filter", progress) as advance:
-        for first in range(0, total, step):
-            last = min(first + step, total)
-            positions = _wanted(keep, gather, first, last) if chosen is None else chosen[first:last]
+    with progress_bar(len(positions), None, 0, "filter", progress) as advance:
+        for block in generation.gatherer.blocks(read, positions, BATCH_BYTES, _BLOCK):
+            wanted = _wanted(keep, gather, block) if callable(keep) else block
             if source.generation is not generation or source.snapshot.edits != edits:
                 raise PositionError(f"{source.path} was edited while it was filtered; filter it again")
-            if len(positions):
-                gathered = generation.read(names, positions)
+            if len(wanted):
+                gathered = generation.read(names, wanted)
                 queue.add({name: stored_rows(rows) for name, rows in zip(names, gathered, strict=True)})
-            while queue.nbytes >= BATCH_BYTES:
-                _commit_head(target, queue)
-            advance(last - first, None)
-        while queue.count:
-            _commit_head(target, queue)
+            for batch in queue.taken(BATCH_BYTES):
+                target.commit_rows(batch)
+            advance(len(block), None)
+        for batch in queue.taken(BATCH_BYTES, rest=True):
+            target.commit_rows(batch)
 
 
-def _wanted(keep: Callable[[dict[str, Any]], Any], gather: Gather, first: int, last: int) -> Int64:
-    """The positions in [first, last) for which `keep` is true."""
-    mask = np.asarray(keep(gather(slice(first, last))))
-    if mask.dtype != np.bool_ or mask.shape != (last - first,):
+def _wanted(keep: Callable[[dict[str, Any]], Any], gather: Gather, block: Int64) -> Int64:
+    """The positions of a block of consecutive ones for which `keep` is true."""
+    mask = np.asarray(keep(gather(slice(int(block[0]), int(block[-1]) + 1))))
+    if mask.dtype != np.bool_ or mask.shape != block.shape:
         raise SchemaMismatch(
-            f"the filter must return one bool per record, {last - first} of them; it returned {mask.dtype} "
+            f"the filter must return one bool per record, {len(block)} of them; it returned {mask.dtype} "
             f"of shape {mask.shape}"
         )
-    return first + np.flatnonzero(mask)
-
-
-def _commit_head(target: StoreSession, queue: WriteBuffer) -> None:
-    count, block = queue.head(BATCH_BYTES)
-    target.commit_rows(block)
-    queue.drop(count)
+    wanted: Int64 = block[mask]
+    return wanted

@@ -6,7 +6,7 @@ store unchanged, and the next rewrite removes its files. A process that reads th
 generation.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from warmstore.records.read.gather import Gatherer
 from warmstore.records.read.snapshot import Snapshot
 from warmstore.records.store_session import BATCH_BYTES, StoreSession
 from warmstore.records.write.generation import Generation
+from warmstore.records.write.write_buffer import WriteBuffer
 from warmstore.storage.array_types import Bools, Int64
 from warmstore.storage.progress import Advance, progress_bar
 
@@ -137,8 +138,11 @@ def _copy(
 ) -> int:
     """Copy all rows after the first `done`; return how many rows were committed."""
     snapshot, gatherer = old.snapshot, old.recheck()  # checks every row again: it may be damaged since its first read
-    for first, last in _blocks(old, snapshot, snapshot.positions_below(done) if done else 0):
-        positions = np.arange(first, last, dtype=np.int64)
+    names = (old if make else new).manifest.fields  # a function of records gets all of their fields
+    queue = WriteBuffer()
+    rest = range(snapshot.positions_below(done) if done else 0, snapshot.length)
+    for positions in gatherer.blocks(names, rest, BATCH_BYTES):
+        first, last = int(positions[0]), int(positions[-1]) + 1
         if keep is not None:
             positions = positions[keep(snapshot.rows_at(positions))]
         block: dict[str, EncodedRows] = {}
@@ -150,8 +154,12 @@ def _copy(
             else:
                 block[name] = stored_rows(old.read([name], positions, gatherer)[0])
         if len(positions):
-            new.commit(block, stored=True)
+            queue.add(block)
+        for batch in queue.taken(BATCH_BYTES):
+            new.commit(batch, stored=True)
         advance(last - first, None)
+    for batch in queue.taken(BATCH_BYTES, rest=True):
+        new.commit(batch, stored=True)
     new.refresh()
     return snapshot.rows
 
@@ -170,11 +178,3 @@ def _healthy(gatherer: Gatherer, snapshot: Snapshot, name: str, positions: Int64
     spans = replace(gathered.spans, lengths=np.where(bad, 0, gathered.spans.lengths))
     shapes = None if gathered.shapes is None else np.where(bad[:, None], 0, gathered.shapes)
     return stored_rows(GatheredColumn(None, spans, shapes, None, absent))
-
-
-def _blocks(old: Generation, snapshot: Snapshot, first: int) -> Iterator[tuple[int, int]]:
-    """Cut positions from `first` on into blocks of about 64 MiB."""
-    per_row = max(1, chunk_bytes(old.folder) // max(snapshot.rows, 1))
-    step = max(1, BATCH_BYTES // per_row)
-    for start in range(first, snapshot.length, step):
-        yield start, min(start + step, snapshot.length)

@@ -5,7 +5,7 @@ were read are checked and returned. Later reads copy from the mapping without a 
 cannot hold the store.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from warmstore.records.format.checksums import absent_checksums, matrix_checksum
 from warmstore.records.format.encoded_rows import ByteRanges, GatheredColumn
 from warmstore.records.format.fields import Array, Fields
 from warmstore.records.read.column_plan import ColumnPlan, plan_of
+from warmstore.records.read.index_arguments import sorted_unique
 from warmstore.records.read.snapshot import Batches, Snapshot
 from warmstore.records.read.verified_column import VerifiedColumn
 from warmstore.storage.array_types import Bools, Int64, UInt64
@@ -22,6 +23,9 @@ from warmstore.storage.memory.address_space import AddressSpace
 
 _WIDE = 1 << 15
 """Bytes of rows that are first read from the mapping: mapping the pages of each takes a call of the system."""
+
+_MOST_ROWS = 1 << 22
+"""The most rows of a block."""
 
 
 class Gatherer:
@@ -279,6 +283,36 @@ class Gatherer:
             return np.zeros(len(rows), np.int64)
         lengths = self._spans(snapshot, plan, here, which_here, None, _Source(self.batches.space, True)).lengths
         return lengths if bad is None else np.where(bad, 0, lengths)
+
+    def blocks(
+        self, names: Collection[str], positions: range | Int64, about: int, most_rows: int = _MOST_ROWS
+    ) -> Iterator[Int64]:
+        """Cut positions into blocks, int64 [n], whose stored values memory can hold: of `about` bytes.
+
+        A block that is more than one position takes at most four times as much. Rows take no more than the batches that
+        hold them, which the snapshot knows. Only where that is too much the sizes of single values are read.
+        """
+        snapshot, plans = self.snapshot, [self._plans[name] for name in names]
+        varying = [name for name, plan in zip(names, plans, strict=True) if plan.width is None]
+        width = sum(16 + 8 * plan.ndim + (plan.width or 0) for plan in plans)
+        values = sum((snapshot.size[self._plans[name].data + 1] for name in varying), np.zeros(snapshot.batches))
+        step = min(max(int(about / (width + values.sum() / max(snapshot.length, 1) + 1)), 1), most_rows)
+        for start in range(0, len(positions), step):
+            part = positions[start : start + step]
+            if isinstance(part, range):
+                part = np.arange(part.start, part.stop)
+            rows = snapshot.rows_at(part)
+            distinct = sorted_unique(rows)
+            touched = sorted_unique(snapshot.batch_of(distinct))
+            if len(distinct) == len(rows) and width * len(rows) + values[touched].sum() <= 4 * about:
+                yield part
+                continue
+            ends = np.cumsum(width + sum((self.stored_bytes(name, rows) for name in varying), np.zeros(len(rows))))
+            first, before = 0, 0.0
+            while first < len(part):
+                last = max(int(np.searchsorted(ends, before + about, side="right")), first + 1)
+                yield part[first:last]
+                first, before = last, ends[last - 1]
 
     def _fresh(self, snapshot: Snapshot, plan: ColumnPlan, rows: Int64, which: Int64) -> Int64 | None:
         """The indices into `rows` of rows that this process reads for the first time; None without any."""

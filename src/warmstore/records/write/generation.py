@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from warmstore.errors import Damaged, WarmstoreError
+from warmstore.errors import Damaged, SchemaMismatch, WarmstoreError
 from warmstore.records.format.checksums import batch_seeds
 from warmstore.records.format.chunk_names import chunk_numbers
 from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn
-from warmstore.records.format.fields import arrow_schema, columns_of
+from warmstore.records.format.fields import LARGEST_RECORD, arrow_schema, columns_of
 from warmstore.records.format.generation_log import open_log, open_numbers
 from warmstore.records.format.manifest import Manifest, read_manifest
 from warmstore.records.format.record_batch import batch_size, record_batch
@@ -47,6 +47,7 @@ from warmstore.records.write.chunk_writer import ChunkWriter
 from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.array_types import Int64
 from warmstore.storage.files import Files, write_failed
+from warmstore.storage.memory.address_space import SLOT
 
 _log = logging.getLogger("warmstore")
 
@@ -230,6 +231,11 @@ class Generation:
         with self._room(size):
             writer = self._writer_for(size, sealed)
             try:
+                if writer.next_offset + size > SLOT:
+                    raise SchemaMismatch(
+                        f"records of {size:,} bytes are too large for a chunk, which holds {SLOT:,}: one record holds "
+                        f"at most {LARGEST_RECORD:,}. Split it"
+                    )
                 entry = self.write_batch(writer, block)
                 entry["kind"] = kind
                 yield entry

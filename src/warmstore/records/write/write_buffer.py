@@ -1,5 +1,6 @@
 """Pending rows: appended, and not yet on the disk."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,6 +68,13 @@ class WriteBuffer:
             while count > 1 and sum(rows.slice(0, count).nbytes for rows in block.values()) > limit:
                 count //= 2
         return count, {name: rows.slice(0, count) for name, rows in block.items()}
+
+    def taken(self, limit: int, *, rest: bool = False) -> Iterator[dict[str, EncodedRows]]:
+        """Take out blocks of about `limit` bytes, while there is so much; with `rest` until nothing is left."""
+        while self.nbytes >= limit or (rest and self.count):
+            count, block = self.head(limit)
+            yield block
+            self.drop(count)
 
     def drop(self, count: int) -> None:
         """Forget the first `count` rows: they are committed."""
