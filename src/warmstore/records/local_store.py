@@ -287,6 +287,7 @@ class LocalStore(StoreReader):
 
         Raises:
             SchemaMismatch: the field exists, or values do not fit; the store is unchanged.
+            PositionError: the function changed the store; the field is not added.
         """
         with self._session.lock:
             self._check_writable()
@@ -311,6 +312,10 @@ class LocalStore(StoreReader):
         Args:
             function: gets batches of n records, as `gather` returns them, and returns n values.
             field: the field's new type; unchanged if None.
+
+        Raises:
+            SchemaMismatch: values do not fit; the store is unchanged.
+            PositionError: the function changed the store; the field is not changed.
         """
         with self._session.lock:
             self._check_writable()

@@ -1,6 +1,8 @@
 """Rewrites that fail or are interrupted at any operation: one whole generation is left, and nothing that grows."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.faults.children import FIELDS, check, columns, record
@@ -8,7 +10,7 @@ from tests.faults.seam import Watched
 from tests.slow import thinned
 
 import warmstore as ws
-from warmstore.errors import SchemaMismatch
+from warmstore.errors import PositionError, SchemaMismatch
 
 
 class Failing(Watched):
@@ -89,3 +91,41 @@ def test_what_others_changed_meanwhile_is_kept(tmp_path: Path) -> None:
         assert list(again.fields) == ["x", "y"]
         assert again[1] == {"x": 20, "y": 4}
         assert again.metadata == {"note": "kept", "other": "kept too"}
+
+
+FIELD = ws.Array("int64")
+CHANGES: dict[str, tuple[Callable[[ws.RecordStore], object], list[int]]] = {
+    "append": (lambda store: store.append({"x": 77}), [*range(10), 77]),
+    "flush": (lambda store: (store.append({"x": 77}), store.flush()), [*range(10), 77]),
+    "update": (lambda store: store.update(3, {"x": 77}), [0, 1, 2, 77, *range(4, 10)]),
+    "delete": (lambda store: store.delete(3), [0, 1, 2, 9, *range(4, 9)]),
+    "rebalance": (lambda store: store.rebalance(progress=False), list(range(10))),
+    "annotate": (lambda store: store.annotate("name", 1), list(range(10))),
+}
+
+
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_function_of_records_may_not_change_their_store(name: str, add: bool, tmp_path: Path) -> None:
+    """Rows that it appended were lost, edits of rows that were copied already too; one for every call had no end."""
+    change, expected = CHANGES[name]
+    calls = []
+
+    def values(batch: dict[str, Any]) -> Any:
+        calls.append(len(batch["x"]))
+        assert len(calls) < 5
+        change(store)
+        return batch["x"]
+
+    with ws.RecordStore.create(tmp_path / "s", {"x": FIELD}) as store:
+        store.extend({"x": range(10)})
+        with pytest.raises(PositionError, match="changed"):
+            store.add_field("y", FIELD, values, progress=False) if add else store.map_field("x", values, progress=False)
+        assert calls == [10]
+        assert store["x"][:].tolist() == expected
+        store.map_field("x", lambda batch: batch["x"] + 1, progress=False)
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert again["x"][:].tolist() == [number + 1 for number in expected]
+        assert list(again.fields) == ["x"]
+        assert again.metadata == ({"name": 1} if name == "annotate" else {})
+        assert again.verify(progress=False).ok

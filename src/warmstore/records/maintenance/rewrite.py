@@ -6,16 +6,18 @@ store unchanged, and the next rewrite removes its files. A process that reads th
 generation.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from warmstore.errors import PositionError
 from warmstore.records.format.chunk_names import chunk_bytes
 from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, stored_rows
 from warmstore.records.format.fields import Fields
-from warmstore.records.format.manifest import read_manifest, remove_leftovers, write_manifest
+from warmstore.records.format.manifest import Manifest, read_manifest, remove_leftovers, write_manifest
 from warmstore.records.format.value_encoding import compressed, encode
 from warmstore.records.log.log_entries import ADOPTED, CLOSED, NOWHERE, new_entry
 from warmstore.records.log.log_files import create_log
@@ -75,9 +77,11 @@ def rewrite(
 
     Raises:
         Damaged: a record does not match its checksum, and `repair` is off. The store is unchanged.
+        PositionError: a function in `make` changed the store. It stays as the function left it.
     """
     with session.editing():
         old, files = session.generation, session.files
+        check_unchanged = functools.partial(_check_unchanged, session, old, old.manifest, old.commits)
         rows_before, bytes_before = old.snapshot.rows, chunk_bytes(old.folder)
         # Read again: other processes may have changed its metadata.
         manifest = replace(read_manifest(session.path, files), generation=old.manifest.generation + 1, fields=fields)
@@ -92,14 +96,14 @@ def rewrite(
                 done = 0
                 while done < old.snapshot.rows:
                     # A later row may say that one was deleted which is copied already, so all later ones are kept.
-                    done = _copy(old, new, make, done, repair, advance, None if done else keep)
+                    done = _copy(old, new, make, done, repair, advance, check_unchanged, None if done else keep)
                     old.refresh()
                 new.seal()
                 files.sync_folder(session.path)
                 with old.log.locked():
                     old.refresh()
                     while done < old.snapshot.rows:
-                        done = _copy(old, new, make, done, repair, advance)
+                        done = _copy(old, new, make, done, repair, advance, check_unchanged)
                     new.seal()
                     _carry_adopted(old, new)
                     old.log.append_locked(new_entry(CLOSED, 0))
@@ -118,6 +122,15 @@ def rewrite(
         return Utilisation(new.snapshot.length, rows_before, bytes_before, chunk_bytes(new.folder))
 
 
+def _check_unchanged(session: StoreSession, old: Generation, manifest: Manifest, commits: int) -> None:
+    """Raise if this process has changed the store since it began to rewrite it: its lock keeps other threads out."""
+    if session.generation is not old or old.manifest != manifest or old.commits != commits or session.pending.count:
+        raise PositionError(
+            f"the function that makes new values changed {session.path}, so the store is not rewritten: change it "
+            "before or afterwards"
+        )
+
+
 def _carry_adopted(old: Generation, new: Generation) -> None:
     """Record which chunks of other stores the new generation has, so that they are not attached again."""
     entries = old.log.read(0)
@@ -134,6 +147,7 @@ def _copy(
     done: int,
     repair: bool,
     advance: Advance,
+    check_unchanged: Callable[[], None],
     keep: Keep | None = None,
 ) -> int:
     """Copy all rows after the first `done`; return how many rows were committed."""
@@ -153,6 +167,7 @@ def _copy(
                 block[name] = _healthy(gatherer, snapshot, name, positions)
             else:
                 block[name] = stored_rows(old.read([name], positions, gatherer)[0])
+        check_unchanged()
         if len(positions):
             queue.add(block)
         for batch in queue.taken(BATCH_BYTES):
