@@ -1,7 +1,9 @@
 """Many copy at once, and who makes holes is alone: threads and processes."""
 
+import contextlib
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,8 +19,9 @@ pytestmark = pytest.mark.forks
 
 def test_alone_waits_for_all_and_keeps_all_out(tmp_path: Path) -> None:
     gate, order = RWLock(tmp_path / "lock", Files()), []
-    gate.enter()
-    gate.enter()
+    readers = [contextlib.ExitStack() for _ in range(2)]
+    for reader in readers:
+        reader.enter_context(gate.inside())
 
     def alone() -> None:
         with gate.alone():
@@ -35,8 +38,8 @@ def test_alone_waits_for_all_and_keeps_all_out(tmp_path: Path) -> None:
     second = threading.Thread(target=late)
     second.start()
     order.append("inside")
-    gate.leave()
-    gate.leave()
+    for reader in readers:
+        reader.close()
     first.join()
     second.join()
     assert order == ["inside", "alone", "late"]
@@ -102,3 +105,48 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent(tmp_path: Path) 
     end.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("other", ["thread", "process"])
+@pytest.mark.parametrize("kind", ["alone", "inside"])
+def test_an_interrupt_while_it_waits_leaves_the_lock_free(tmp_path: Path, kind: str, other: str) -> None:
+    """A writer that was interrupted kept all later readers of the process waiting, for ever."""
+    gate, held = RWLock(tmp_path / "lock", Files()), threading.Event()
+    holder = gate if other == "thread" else RWLock(tmp_path / "lock", Files())  # with a descriptor of its own
+    end = threading.Event()
+
+    def hold() -> None:
+        with holder.inside() if kind == "alone" else holder.alone():
+            held.set()
+            end.wait(120)
+
+    def interrupt() -> None:
+        while not (gate._waiting if holder is gate else gate._alone or gate._inside):
+            pass
+        while not interrupted:  # again: Python does not notice a signal that comes just before a wait
+            signal.pthread_kill(main, signal.SIGINT)
+            end.wait(0.05)
+
+    def once(*ignored: object) -> None:
+        if not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+
+    interrupted: list[bool] = []
+    main, before = threading.get_ident(), signal.signal(signal.SIGINT, once)
+    try:
+        threads = [threading.Thread(target=target) for target in (hold, interrupt)]
+        threads[0].start()
+        assert held.wait(120)
+        threads[1].start()
+        with pytest.raises(KeyboardInterrupt), getattr(gate, kind)():
+            pass
+        end.set()
+        for thread in threads:
+            thread.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    for free in (gate.inside, gate.alone, holder.alone, holder.inside):
+        with free():
+            pass
+    assert (gate._inside, gate._alone) == (0, False)

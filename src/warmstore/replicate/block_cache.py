@@ -166,17 +166,13 @@ class BlockCache:
             BadBudget: more blocks than the cache may hold.
         """
         while True:
-            self._table_lock.enter()
-            states = self._states
-            if _is_present(states[pages]).all():
-                states[pages] = _USED
-                break
-            self._table_lock.leave()
+            with self._table_lock.inside():
+                states = self._states
+                if _is_present(states[pages]).all():
+                    states[pages] = _USED
+                    yield
+                    return
             self.fetch(np.unique(pages), ahead=True)
-        try:
-            yield
-        finally:
-            self._table_lock.leave()
 
     def fetch_chunk(self, number: int, advance: Callable[[int], object]) -> None:
         """Fetch all blocks of a chunk. `advance` is called with numbers of bytes, first of the blocks present."""

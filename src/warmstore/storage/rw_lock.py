@@ -5,12 +5,13 @@ import fcntl
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from warmstore.storage.files import Files, open_or_create
+from warmstore.storage.interrupts import uninterrupted
 
 
 class RWLock:
@@ -23,7 +24,8 @@ class RWLock:
 
     def _open(self) -> None:
         self._process = os.getpid()
-        self._changed = threading.Condition(threading.Lock())
+        self._guard = threading.Lock()  # of what follows; held for moments, inside `uninterrupted`
+        self._waiting: list[threading.Lock] = []  # by thread that waits for a change: locked until then
         self._inside = 0
         self._alone = False
         self._descriptor = open_or_create(self._path, self._files)
@@ -40,44 +42,69 @@ class RWLock:
             self._close()
             self._open()
 
-    def enter(self) -> None:
-        """Take the lock as a reader, once no writer holds it."""
-        self._reopen_after_fork()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._alone)
-            if not self._inside:
-                fcntl.flock(self._descriptor, fcntl.LOCK_SH)
-            self._inside += 1
-
-    def leave(self) -> None:
-        with self._changed:
-            self._inside -= 1
-            if not self._inside:
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-                self._changed.notify_all()
-
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """Hold the lock as a reader."""
-        self.enter()
-        try:
+        """Hold the lock as a reader, once no writer holds it. Only the wait can be interrupted."""
+        with self._held(fcntl.LOCK_SH):
             yield
-        finally:
-            self.leave()
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the lock as the writer. Later readers wait, so that readers cannot delay a writer for long."""
-        self._reopen_after_fork()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._alone)
-            self._alone = True
-            self._changed.wait_for(lambda: not self._inside)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        try:
+        """Hold the lock as the writer. Later readers wait, so that readers cannot delay a writer for long.
+
+        Only the wait can be interrupted.
+        """
+        with self._held(fcntl.LOCK_EX):
             yield
+
+    @contextlib.contextmanager
+    def _held(self, kind: int) -> Iterator[None]:
+        self._reopen_after_fork()
+        taken = False
+
+        def take() -> None:
+            nonlocal taken
+            taken = True
+            if kind == fcntl.LOCK_EX:
+                self._alone = True
+            else:
+                self._inside += 1
+
+        def release() -> None:
+            nonlocal taken
+            with uninterrupted(), self._guard:
+                taken = False
+                if kind == fcntl.LOCK_EX:
+                    self._alone = False
+                else:
+                    self._inside -= 1
+                if not self._inside:
+                    fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+                while self._waiting:
+                    self._waiting.pop().release()
+
+        try:
+            self._when(lambda: not self._alone, take)
+            if kind == fcntl.LOCK_EX:
+                self._when(lambda: not self._inside)
+            fcntl.flock(self._descriptor, kind)  # at once if another reader of this process has it
+            with uninterrupted():
+                try:
+                    yield
+                finally:
+                    release()
         finally:
-            with self._changed:
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-                self._alone = False
-                self._changed.notify_all()
+            if taken:
+                release()
+
+    def _when(self, is_true: Callable[[], bool], call: Callable[[], None] = lambda: None) -> None:
+        """Wait for a condition, and call a function before it can change."""
+        while True:
+            with uninterrupted(), self._guard:
+                if is_true():
+                    call()
+                    return
+                turn = threading.Lock()
+                turn.acquire()
+                self._waiting.append(turn)
+            turn.acquire()
