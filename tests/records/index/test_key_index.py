@@ -518,6 +518,32 @@ def test_a_folder_that_cannot_be_written_gets_an_index_elsewhere(seen_by_all: Pa
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.parametrize("reads", [0, 1])
+def test_a_private_index_whose_build_was_interrupted_is_built_again(
+    tmp_path: Path, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the store was opened again, each lookup was an AssertionError."""
+
+    class Interrupted(Column):
+        left = reads
+
+        def read(self, first: int, last: int) -> tuple[Keys, Any]:
+            self.left -= 1
+            if self.left == -1:
+                raise KeyboardInterrupt
+            return super().read(first, last)
+
+    monkeypatch.setattr(key_index, "_BLOCK", len(IDS) // 2)
+    column = Interrupted(IDS)
+    index = column.index(tmp_path, write=False)
+    with pytest.raises(KeyboardInterrupt):
+        index.catch_up(len(column))
+    index.catch_up(len(column))
+    column.check(index, IDS)
+    index.close()
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_header_has_no_holes() -> None:
     assert sum(HEADER[name].itemsize for name in HEADER.names or ()) == HEADER.itemsize
     assert HEADER.itemsize <= key_index._PAGE

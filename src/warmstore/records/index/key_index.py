@@ -170,8 +170,11 @@ class KeyIndex:
             if self._private is None:
                 if self._open(write=False) and self.covered >= rows:
                     return
-                self._private = tempfile.TemporaryDirectory(prefix="warmstore-")
-                self._place_in(Path(self._private.name))
+                self._opened = None
+                private = tempfile.TemporaryDirectory(prefix="warmstore-")
+                self._place_in(Path(private.name))
+                self._private = private
+            if self._opened is None:  # also after a build that failed or was interrupted
                 self._rebuild(rows)
             self._cover(rows)
 
