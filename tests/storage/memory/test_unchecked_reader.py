@@ -1,5 +1,7 @@
 """Reading past the mapping: the same bytes, and what is missing is marked."""
 
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.faults.children import in_child, well
 from tests.slow import either
 
 from warmstore.storage.files import Files
@@ -129,6 +132,18 @@ def test_descriptors_are_closed(tmp_path: Path) -> None:
     found, _ = unchecked.rows(np.array([5]), 10)
     assert bytes(found[0]) == DATA[5:15]
     assert len(list(Path("/dev/fd").iterdir())) == before
+
+
+@pytest.mark.forks
+def test_a_forked_child_does_not_wait_for_a_thread_that_opens_a_file(tmp_path: Path) -> None:
+    unchecked = reader(tmp_path, DATA)
+
+    def child(say: Callable[[Any], None]) -> None:
+        signal.alarm(60)
+        say(bytes(unchecked.rows(np.array([100]), 16)[0]))
+
+    with unchecked._lock:
+        assert well(in_child(child)) == [DATA[100:116]]
 
 
 class Releasing(Files):

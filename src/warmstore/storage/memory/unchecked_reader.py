@@ -12,6 +12,7 @@ import numpy as np
 
 from warmstore.storage.array_types import Bools, Bytes, Int64
 from warmstore.storage.files import Files
+from warmstore.storage.locks import renewed_in_children
 from warmstore.storage.memory.buffer_pool import take
 
 _MOST_OPEN = 128
@@ -26,12 +27,14 @@ _RUN = 1 << 20
 class UncheckedReader:
     """Reads from files in slots of `slot` bytes each, `paths` by slot. Safe to use from several threads."""
 
+    _lock: threading.Lock
+
     def __init__(self, files: Files, slot: int, paths: dict[int, str]) -> None:
         self._files = files
         self._slot = slot
         self._paths = paths
         self._open: dict[int, int] = {}
-        self._lock = threading.Lock()
+        renewed_in_children(self, "_lock")
         self._reads: set[object] = set()  # that use the open files now
         self._is_released = False
         self.mapping: memoryview | None = None  # of all slots, for files that were unlinked
