@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import warmstore as ws
+from warmstore.storage import interrupts
 from warmstore.storage.files import PLAIN, file_lock
 from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.lease import is_locked
@@ -120,3 +121,45 @@ def test_the_third_ctrl_c_does_not_wait_and_a_killed_worker_is_told() -> None:
     with raising(signal.SIGCHLD), pytest.raises(Interrupted):
         section()
     assert done == [0, 1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGCHLD])
+def test_no_signal_is_held_back_for_ever_whatever_line_of_a_section_another_comes_at(number: int) -> None:
+    def trace(frame: FrameType, kind: str, argument: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != interrupts.__file__:
+            return None
+        if kind == "line":
+            left -= 1
+            if left == -1:
+                signal.raise_signal(number)
+        return trace
+
+    def section() -> None:
+        sys.settrace(trace)
+        try:
+            with uninterrupted():
+                pass
+        finally:
+            sys.settrace(None)
+
+    def held_back() -> None:
+        with uninterrupted():
+            signal.raise_signal(each)
+            done.append(each)
+
+    with raising(signal.SIGINT), raising(signal.SIGCHLD):
+        line = left = 0
+        while left <= 0:
+            left = line
+            with contextlib.suppress(Interrupted):
+                section()
+            for each in (signal.SIGINT, signal.SIGCHLD):
+                done: list[int] = []
+                with pytest.raises(Interrupted):
+                    signal.raise_signal(each)
+                with pytest.raises(Interrupted):
+                    held_back()
+                assert done == [each]
+            line += 1
+    assert line > 20

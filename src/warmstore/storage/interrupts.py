@@ -20,32 +20,48 @@ class uninterrupted:  # noqa: N801  reads as the function that it is used as
     for what takes milliseconds, or waits for a disk, and never around the functions of a caller.
     """
 
-    __slots__ = ("_handlers", "_waiting")
+    __slots__ = ("_handlers", "_is_over", "_waiting")
 
     def __init__(self) -> None:
         self._handlers: dict[int, Any] = {}
+        self._is_over = False
         self._waiting: list[int] = []
 
     def __enter__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in _HELD_BACK:
-            handler = signal.getsignal(number)
-            if callable(handler) and not isinstance(getattr(handler, "__self__", None), uninterrupted):
-                self._handlers[number] = handler
-                signal.signal(number, self._wait)
+        try:
+            for number in _HELD_BACK:
+                handler = signal.getsignal(number)
+                section = getattr(handler, "__self__", None)
+                if isinstance(section, uninterrupted):
+                    if not section._is_over:
+                        continue
+                    handler = section._handlers[number]
+                if callable(handler):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._wait)
+        except BaseException:  # of the handler of a signal that is not held back yet
+            self.__exit__()
+            raise
 
     def _wait(self, number: int, frame: Any) -> None:
+        if self._is_over:  # the handler of the other signal raised before this one's was put back
+            self._handlers[number](number, frame)
+            return
         self._waiting.append(number)
         if self._waiting.count(signal.SIGINT) > _MOST_WAITING:
             self._waiting = [each for each in self._waiting if each != signal.SIGINT]
             self._handlers[number](number, frame)
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        if self._waiting:
-            with ExitStack() as stack:  # all are called, whichever of them raise
-                for number in _HELD_BACK:
-                    if number in self._waiting:
-                        stack.callback(self._handlers[number], number, None)
+        try:
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+        finally:
+            self._is_over = True
+            if self._waiting:
+                with ExitStack() as stack:  # all are called, whichever of them raise
+                    for number in _HELD_BACK:
+                        if number in self._waiting:
+                            stack.callback(self._handlers[number], number, None)
