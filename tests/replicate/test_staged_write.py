@@ -15,6 +15,9 @@ from tests.faults.seam import Counting, Killing
 from tests.remote.servers import BUCKET, S3
 
 import warmstore as ws
+from warmstore.remote.objects import Objects
+from warmstore.replicate import staged_write
+from warmstore.replicate.remote_snapshot import RemoteSnapshot, write_head
 from warmstore.replicate.staged_part import StagedPart
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
@@ -146,6 +149,42 @@ def test_what_a_remote_commit_leaves_is_what_it_names(tmp_path: Path) -> None:
     write.commit(parts[1:])
     assert len(list((tmp_path / "s" / "chunks").iterdir())) == 4  # two chunks, and the hashes of their blocks
     assert not [path for path in (tmp_path / "s" / "staged").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_a_remote_commit_whose_answer_was_lost_is_made_once(
+    append: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, before = f"file://{tmp_path}/s", expected(0) if append else []
+    if append:
+        with ws.StagedWrite(url, fields=FIELDS) as first:
+            first.commit([stage(first, 0)])
+    write = ws.StagedWrite(url, append=append, fields=FIELDS)
+    parts, late = [stage(write, first) for first in (200, 100)], stage(write, 300)
+
+    def lost(objects: Objects, head: RemoteSnapshot) -> bool:
+        assert write_head(objects, head)
+        raise ws.RemoteUnavailable("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(staged_write, "write_head", lost)
+        with pytest.raises(ws.RemoteUnavailable):
+            write.commit(parts)
+    assert numbers(url) == before + expected(200, 100)
+    assert pickle.loads(pickle.dumps(write)).commit(parts) == 20
+    assert numbers(url) == before + expected(200, 100)
+    assert not [path for path in (tmp_path / "s" / "staged").rglob("*") if path.is_file()]
+    with pytest.raises(ValueError, match="2 of 3 chunks"):
+        write.commit([*parts, late])
+    ws.RecordStore.clone(url, tmp_path / "copy").close()
+    with ws.RecordStore.open(tmp_path / "copy", "a") as copy:
+        copy.delete(len(copy) - 1)
+        copy.rebalance()  # the entries of the parts stay
+        copy.push(url)
+    write.commit(parts)
+    assert numbers(url) == (before + expected(200, 100))[:-1]
+    with pytest.raises(ws.StoreExists, match="holds a store already"):
+        ws.StagedWrite(url, fields=FIELDS)
 
 
 def test_fields_may_come_from_the_parts_and_must_agree(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from warmstore.errors import Diverged, NotAStore, SchemaMismatch, StoreExists, W
 from warmstore.records.format.fields import Fields, check_fields
 from warmstore.records.format.generation_log import open_log
 from warmstore.records.format.manifest import Manifest, read_manifest
-from warmstore.records.log.log_entries import ADOPTED, ENTRY, Entries, entries_of, last_chunk, new_entry
+from warmstore.records.log.log_entries import ADOPTED, ENTRY, Entries, last_chunk, new_entry
 from warmstore.records.log.log_files import create_log
 from warmstore.records.write.edit_lock import edit_lock
 from warmstore.records.write.store_draft import check_vacant, create_folder, publish
@@ -83,6 +84,7 @@ class StagedWrite:
     ) -> None:
         self.is_append = append
         self.token = secrets.token_hex(8)
+        self._id = uuid.uuid4().hex  # of a new store: a repeated commit finds its own
         self._fields = None if fields is None else check_fields(fields)
         self._metadata = dict(metadata or {})
         self._writing = WriteOptions.of(chunk_size, writer_threads)
@@ -127,7 +129,10 @@ class StagedWrite:
             SchemaMismatch: parts have different fields, or there is neither a part nor a field. Nothing is committed.
             StoreExists: another process created a store at the target.
             Diverged: another process pushed to the URL.
-            RemoteUnavailable, RemoteRefused, WriteFailed: nothing is committed; `commit` may be called again for a URL.
+            WriteFailed: nothing is committed.
+            RemoteUnavailable, RemoteRefused: all of the parts are committed, where an answer was lost, or none. Call
+                `commit` again with the same parts: it commits them once.
+            ValueError: some of these parts are committed at the URL already, and others are not.
         """
         chosen = list(parts)
         fields = self._fields
@@ -140,7 +145,7 @@ class StagedWrite:
                 )
         if fields is None:
             raise SchemaMismatch("the store has no fields, as nothing was written: pass fields= to StagedWrite")
-        manifest = Manifest(fields, self._metadata)
+        manifest = Manifest(fields, self._metadata, id=self._id)
         self._target.commit(self.token, manifest, chosen, append=self.is_append)
         return sum(part.rows for part in chosen)
 
@@ -263,7 +268,8 @@ class _RemoteTarget:
         with self._connected() as objects:
             if append:
                 return find_copy(objects).manifest.fields
-            _check_free(objects)
+            if read_heads(objects):
+                raise _taken(objects)
         return None
 
     @contextlib.contextmanager
@@ -287,21 +293,30 @@ class _RemoteTarget:
 
     def commit(self, token: str, manifest: Manifest, parts: list[StagedPart], *, append: bool) -> None:
         with self._connected() as objects:
-            for _ in range(_TRIES):
-                if append:
-                    known = find_copy(objects)
-                else:
-                    _check_free(objects)
-                    known = RemoteSnapshot("", 0, False, manifest, b"", {})
-                head = _extended(known, head_name(objects, known.manifest.id, known.sequence + 1), parts)
-                if write_head(objects, head):
-                    break
+            if append:
+                self._append(objects, parts)
             else:
-                raise Diverged(f"other processes keep pushing to {self.shown}; commit again later")
-            if not append and len(read_heads(objects)) > 1:
-                objects.delete([head.name])
-                raise StoreExists(f"another process pushed a store to {self.shown} meanwhile; use another URL")
+                self._create(objects, manifest, parts)
         self.clean(token, frozenset(name for part in parts for name in part.chunks.values()))
+
+    def _append(self, objects: Objects, parts: list[StagedPart]) -> None:
+        for _ in range(_TRIES):
+            known = find_copy(objects)
+            if _holds(known, parts) or write_head(objects, _extended(known, objects, parts)):
+                return
+        raise Diverged(f"other processes keep pushing to {self.shown}; commit again later")
+
+    def _create(self, objects: Objects, manifest: Manifest, parts: list[StagedPart]) -> None:
+        heads = read_heads(objects)
+        if not heads:
+            write_head(objects, _extended(RemoteSnapshot("", 0, False, manifest, b"", {}), objects, parts))
+            heads = read_heads(objects)
+        own = next((head for head in heads if head.manifest.id == manifest.id), None)
+        if own is None or not _holds(own, parts):
+            raise _taken(objects)
+        if len(heads) > 1:
+            objects.delete([own.name])
+            raise StoreExists(f"another process pushed a store to {self.shown} meanwhile; use another URL")
 
     def clean(self, token: str, kept: frozenset[str]) -> None:
         """Remove the chunks of all parts that neither `kept` nor a head names, and the lists of parts."""
@@ -314,24 +329,42 @@ class _RemoteTarget:
             objects.delete(lists)
 
 
-def _check_free(objects: Objects) -> None:
-    if read_heads(objects):
-        raise StoreExists(f"{objects.location.url} holds a store already; use append=True, or another URL")
+def _taken(objects: Objects) -> StoreExists:
+    return StoreExists(f"{objects.location.url} holds a store already; use append=True, or another URL")
 
 
-def _extended(known: RemoteSnapshot, name: str, parts: list[StagedPart]) -> RemoteSnapshot:
+def _holds(known: RemoteSnapshot, parts: list[StagedPart]) -> bool:
+    """Whether a state of a store has the records of some parts: an earlier commit stored it, and its answer was lost.
+
+    Raises:
+        ValueError: it has some of their chunks.
+    """
+    adopted = known.entries[known.entries["kind"] == ADOPTED]
+    present = set(zip(adopted["body_hash"].tolist(), adopted["rows"].tolist(), strict=True))
+    held = [(part.seed, number) in present for part in parts for number in part.sizes]
+    if any(held) and not all(held):
+        raise ValueError(
+            f"{sum(held)} of {len(held)} chunks of these parts are committed already, by an earlier call with other "
+            "parts. Commit the other parts alone"
+        )
+    return all(held)
+
+
+def _extended(known: RemoteSnapshot, objects: Objects, parts: list[StagedPart]) -> RemoteSnapshot:
     """A state of a store with the records of further parts."""
     chunks = dict(known.chunks)
     added: list[Entries] = []
-    number = last_chunk(entries_of(known.log, known.manifest.seed, known.name))
+    number = last_chunk(known.entries)
     for part in parts:
         for part_number, size in part.sizes.items():
             number += 1
             chunks[number] = RemoteChunk(part.chunks[part_number], size)
             added += _adopted(part, part_number, number)
+    sequence = known.sequence + 1
+    name = head_name(objects, known.manifest.id, sequence)
     with tempfile.TemporaryDirectory(prefix="warmstore-log-") as folder:
         log = _log_with(Path(folder), known, np.concatenate(added) if added else np.zeros(0, ENTRY))
-    return RemoteSnapshot(name, known.sequence + 1, False, known.manifest, log, chunks, known.numbers)
+    return RemoteSnapshot(name, sequence, False, known.manifest, log, chunks, known.numbers)
 
 
 def _log_with(folder: Path, known: RemoteSnapshot, added: Entries) -> bytes:
