@@ -9,7 +9,10 @@ import pytest
 
 import warmstore as ws
 from warmstore.errors import Damaged, NotAStore
+from warmstore.remote.objects import Objects
+from warmstore.replicate import push as push_module
 from warmstore.replicate.remote_copy import Remote
+from warmstore.replicate.remote_snapshot import RemoteSnapshot
 from warmstore.replicate.upkeep import gc, repair, retire, verify
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
@@ -128,9 +131,10 @@ def test_chunks_of_a_record_store_are_collected(tmp_path: Path) -> None:
     assert "damaged" in verify(Remote(url)).problems[0]
 
 
+@pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("ahead", [-30 * DAY, 0.0, 30 * DAY])
 def test_a_push_trusts_chunks_by_the_clock_of_the_remote(
-    ahead: float, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ahead: float, verify: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A push that was interrupted has left a chunk. An old one is sent again, since `gc` may be about to remove it."""
     now = time.time()
@@ -145,4 +149,38 @@ def test_a_push_trusts_chunks_by_the_clock_of_the_remote(
             cache._session.version.logs.clear()
             if sent:
                 os.utime(chunk, (now - DAY, now - DAY))
-            assert cache.push(tmp_path / "remote").chunks == sent
+            assert cache.push(tmp_path / "remote", verify=verify).chunks == sent
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("aged", ["", ".hashes"])
+def test_a_push_that_goes_on_after_days_beside_a_garbage_collection(
+    aged: str, verify: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an earlier push has sent is taken for present while it is young: nothing names it."""
+    url, write_head = tmp_path / "remote", push_module.write_head
+
+    def interrupted(objects: Objects, head: RemoteSnapshot) -> bool:
+        raise KeyboardInterrupt
+
+    def collected(objects: Objects, head: RemoteSnapshot) -> bool:
+        gc(Remote(url), keep=DAY)
+        return write_head(objects, head)
+
+    with ws.RecordStore.create(tmp_path / "a", {"x": ws.Array("int64")}) as store:
+        store.extend({"x": np.arange(10)})
+        store.push(url)
+        for days in (0, 2):
+            store.extend({"x": np.arange(100 + days)})
+            monkeypatch.setattr(push_module, "write_head", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.push(url)
+            then = time.time() - days * DAY
+            for path in url.glob("chunks/*"):
+                if path.suffix == aged:
+                    os.utime(path, (then, then))
+            monkeypatch.setattr(push_module, "write_head", collected)
+            assert store.push(url, verify=verify).chunks == (days > 0)
+    with ws.RecordStore.clone(url, tmp_path / "b") as copy:
+        assert len(copy) == 212
+        assert copy.verify().ok

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warmstore.errors import Damaged, Diverged, WarmstoreError
-from warmstore.remote.objects import Objects
+from warmstore.remote.objects import Entry, Objects
 from warmstore.remote.requests import aside
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import Local, check_kind, read_note, relation_of, write_note
@@ -28,6 +28,7 @@ from warmstore.storage.files import Files, opened
 from warmstore.storage.progress import progress_bar
 
 _AT_ONCE = 4  # chunks that are sent at once
+_LASTING = 12 * 3600.0  # seconds, half of the least age of what `gc` removes
 TRIES = 5
 """How often a push begins anew because other processes have pushed, or removed chunks, meanwhile."""
 
@@ -115,10 +116,20 @@ def _send(
     progress: bool | None,
 ) -> tuple[dict[int, RemoteChunk], list[int]]:
     """Send the chunks that the remote lacks. Returns all chunks by number, and the sizes of the sent ones."""
-    present = {entry.name: entry.size for entry in objects.entries("chunks")}
+    present = {entry.name: entry for entry in objects.entries("chunks")}
+    named = {chunk.name for chunk in known.values()}
     done: dict[int, RemoteChunk] = {}
     sent: list[int] = []
     slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def is_there(chunk: RemoteChunk) -> bool:
+        if not _is_present(chunk, present):
+            return False
+        entries = present[chunk.object], present[chunk.hashes_object]
+        if chunk.name not in named and not await are_lasting(objects, *entries):
+            return False
+        return not verify or (await _has_hashes(objects, chunk) and await is_intact(objects, chunk))
+
     with progress_bar(None, sum(local.ends[number] for number in numbers), 0, "push", progress) as advance:
 
         async def send_one(number: int) -> None:
@@ -127,9 +138,7 @@ def _send(
                 async with slots:
                     data = mapped(local.chunk_path(number), local.ends[number], files)
                     new, hashes = await aside(RemoteChunk.of, data)
-                    if not _is_present(new, present) or (
-                        verify and not (await _has_hashes(objects, new) and await is_intact(objects, new))
-                    ):
+                    if not await is_there(new):
                         await objects.put_async(new.object, data)
                         await objects.put_async(new.hashes_object, hashes)
                         sent.append(new.size)
@@ -141,8 +150,17 @@ def _send(
     return done, sent
 
 
-def _is_present(chunk: RemoteChunk, present: dict[str, int]) -> bool:
-    return present.get(chunk.object) == chunk.size and present.get(chunk.hashes_object) == 8 * chunk.blocks
+def _is_present(chunk: RemoteChunk, present: Mapping[str, Entry]) -> bool:
+    listed = [present.get(name) for name in (chunk.object, chunk.hashes_object)]
+    return [entry.size for entry in listed if entry is not None] == [chunk.size, 8 * chunk.blocks]
+
+
+async def are_lasting(objects: Objects, *unnamed: Entry) -> bool:
+    """Whether objects that nothing names stay long enough for a push to name them: `gc` removes old ones at any time.
+
+    Their age is by the clock of the remote.
+    """
+    return min(entry.modified for entry in unnamed) > await objects.clock_async() - _LASTING
 
 
 async def is_intact(objects: Objects, chunk: RemoteChunk) -> bool:

@@ -20,7 +20,7 @@ from warmstore.remote.objects import Objects
 from warmstore.remote.requests import aside
 from warmstore.replicate.block_cache import fetch_sidecar
 from warmstore.replicate.parts import Part, PartChunk, PartLog, PushedParts, log_hash
-from warmstore.replicate.push import TRIES, PushResult, is_intact, mapped
+from warmstore.replicate.push import TRIES, PushResult, are_lasting, is_intact, mapped
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import Local
 from warmstore.replicate.sidecar import Sidecar, name_of
@@ -29,7 +29,6 @@ from warmstore.storage.progress import progress_bar
 
 _AT_ONCE = 4  # chunks that are sent at once
 _ASKED = 1 << 20  # bytes of a chunk from which the remote is asked whether it has it
-_TRUSTED = 12 * 3600.0  # seconds; `gc` may be about to remove an older chunk that no segment names
 
 
 def push_part(
@@ -149,12 +148,13 @@ def _send(
                 entries = local.entries[local.entries["chunk"] == number]
                 sidecar = Sidecar.of(data, entries, hashes).tobytes()
                 chunk = RemoteChunk(named.name, named.size, name_of(sidecar))
-                if not await _is_there(objects, chunk, verify=verify):
+                is_named = number in known and known[number].chunk == chunk
+                if not await _is_there(objects, chunk, is_named, verify=verify):
                     await objects.put_async(chunk.object, data)
                     sent.append(chunk.size)
-                if not verify or not await _has_sidecar(objects, chunk):
+                if not is_named or not await _has_sidecar(objects, chunk):
                     await objects.put_async(chunk.hashes_object, sidecar)
-                if number not in known or known[number].chunk != chunk:
+                if not is_named:
                     new[number] = PartChunk(chunk, log_hash(logs[number]), merged.get(number))
                 done += chunk.size
                 advance(0, done)
@@ -169,16 +169,20 @@ def _has_grown(local: Local, number: int, known: PartChunk) -> bool:
     return bool(sealed.any()) and known.chunk.size < local.ends[number]
 
 
-async def _is_there(objects: Objects, chunk: RemoteChunk, *, verify: bool) -> bool:
-    """Whether a remote has the bytes of a chunk. It is not asked about small ones."""
-    if verify:
-        return await objects.size_async(chunk.object) == chunk.size and await is_intact(objects, chunk)
-    if chunk.size < _ASKED:
+async def _is_there(objects: Objects, chunk: RemoteChunk, is_named: bool, *, verify: bool) -> bool:
+    """Whether a remote has the bytes of a chunk. It is not asked about small ones.
+
+    Args:
+        is_named: whether a segment names the chunk.
+    """
+    if chunk.size < _ASKED and not verify:
         return False
     entry = await objects.entry_async(chunk.object)
     if entry is None or entry.size != chunk.size:
         return False
-    return entry.modified > await objects.clock_async() - _TRUSTED
+    if not is_named and not await are_lasting(objects, entry):
+        return False
+    return not verify or await is_intact(objects, chunk)
 
 
 async def _has_sidecar(objects: Objects, chunk: RemoteChunk) -> bool:
