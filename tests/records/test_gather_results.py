@@ -90,6 +90,11 @@ def test_packed_values_are_those_of_a_gather(store: ws.RecordStore, index: Any, 
         assert (packed["text"][-1] == packed["text"][len(packed["text"]) - 1]).all()
         with pytest.raises(IndexError):
             packed["text"][len(packed["text"])]
+    some = store.gather(index, packed=["array", "text"])
+    assert {name for name, values in some.items() if isinstance(values, ws.Packed)} == {"text"}
+    assert (some["text"].values == packed["text"].values).all()
+    with pytest.raises(KeyError, match="packed has 'text'"):
+        store.gather(index, ["array"], packed=["text"])
 
 
 @pytest.mark.parametrize("index", thinned(3, INDEXES), ids=NAMES)

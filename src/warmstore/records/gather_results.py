@@ -75,7 +75,7 @@ def read_with_options(
     pending: WriteBuffer | None,
     names: Collection[str],
     positions: Int64,
-    packed: bool,
+    packed: Collection[str],
     outs: Mapping[str, Any],
 ) -> dict[str, Any]:
     """`read`, with pending records and with the options `packed` and `out` of `RecordStore.gather`."""
@@ -85,7 +85,7 @@ def read_with_options(
         out = outs.get(name)
         if isinstance(field, Array):
             values[name] = _stacked(records, pending, name, positions, out)
-        elif packed:
+        elif name in packed:
             values[name] = _packed(records, pending, name, positions, _allocator(name, field, out))
         elif out is not None:
             raise SchemaMismatch(f"values of field {name!r} come as a list; ask for packed=True to have them in out")

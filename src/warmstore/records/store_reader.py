@@ -7,7 +7,7 @@ commit appear at `refresh`.
 import logging
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ class StoreReader(Closeable):
         index: Any,
         fields: Sequence[str] | None = None,
         *,
-        packed: bool = False,
+        packed: bool | Collection[str] = False,
         out: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Read many records at once, in the order asked for.
@@ -118,7 +118,8 @@ class StoreReader(Closeable):
         Args:
             index: integers (negative ones count from the end), a slice, or a boolean mask.
             fields: the fields to read; all by default.
-            packed: values without one common shape come concatenated in one array, with their offsets.
+            packed: values without one common shape come concatenated in one array, with their offsets: of all such
+                fields, or of the fields with these names.
             out: per field a NumPy array or CPU tensor to read into: for an Array field [n, *shape] of its dtype; with
                 `packed` one dimension of the field's dtype (uint8 for bytes and text), large enough. Not needed for
                 speed: the memory of large batches is pooled.
@@ -129,6 +130,7 @@ class StoreReader(Closeable):
 
         Raises:
             PositionError: a position outside the store.
+            KeyError: the store lacks a field; or `packed` or `out` names one that is not read.
             SchemaMismatch: `out` does not fit.
             Damaged: a row does not match its checksum.
         """
@@ -145,9 +147,12 @@ class StoreReader(Closeable):
         if fields is not None:
             check_known(self.path, names, known)
         out = out or {}
-        for name in out:
-            if name not in names:
-                raise KeyError(f"out has {name!r}, which is not among the fields to read: {list(names)}")
+        if isinstance(packed, bool):
+            packed = names if packed else ()
+        for option, chosen in (("packed", packed), ("out", out)):
+            for name in chosen:
+                if name not in names:
+                    raise KeyError(f"{option} has {name!r}, which is not among the fields to read: {list(names)}")
         if session.pending.count:  # read before the snapshot: a flush adds rows to it before it drops them here
             with session.lock:
                 if session.pending.count:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import warmstore as ws
+from warmstore.records.read.gather import Gatherer
 
 COUNT = 23
 AT = np.array([5, 0, 22, 5])
@@ -30,6 +31,33 @@ def test_a_store_is_a_dict_of_its_fields(store: ws.RecordStore) -> None:
     assert batch_of(store.path)["number"].tolist() == AT.tolist()
     with pytest.raises(KeyError, match="no field 'nmber'"):
         batch_of(store, fields=["nmber"])
+
+
+def test_all_fields_of_a_batch_are_those_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread updates the store between two fields: some are read packed, and others are not."""
+    fields = {"before": ws.Array("int64"), "some": ws.Ragged("int64"), "text": ws.Text(), "after": ws.Array("int64")}
+
+    def values(number: int) -> dict[str, Any]:
+        numbers = [number] * COUNT
+        return {"before": numbers, "some": [[number]] * COUNT, "text": [str(number)] * COUNT, "after": numbers}
+
+    with ws.RecordStore.create(tmp_path / "s", fields) as store:
+        store.extend(values(0))
+        store.flush()
+        real = Gatherer.gather
+
+        def gather(self: Gatherer, snapshot: Any, name: str, *rows: Any) -> Any:
+            found = real(self, snapshot, name, *rows)
+            monkeypatch.undo()
+            store.update(slice(COUNT), values(1))
+            return found
+
+        monkeypatch.setattr(Gatherer, "gather", gather)
+        batch = batch_of(store)
+        assert store["after"][:].tolist() == [1] * COUNT
+    assert list(batch) == list(fields)
+    assert batch["before"].tolist() == [number for (number,) in batch["some"]] == batch["after"].tolist() == [0] * 4
+    assert batch["text"] == ["0"] * 4
 
 
 def test_fields_arrays_and_tensors_are_the_batch_itself(store: ws.RecordStore) -> None:

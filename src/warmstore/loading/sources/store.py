@@ -45,7 +45,6 @@ class StoreSource(Source):
         # Ragged fields are read packed, and split into arrays over the packed memory.
         self._split = [name for name in ragged if name not in packed] if copy else []
         self._packed = [*packed, *self._split]
-        self._listed = [name for name in self._names if name not in self._packed]
         self.sample_bytes = _bytes_of(list(chosen.values()))
 
     @property
@@ -59,14 +58,10 @@ class StoreSource(Source):
         return len(self._store)
 
     def read(self, positions: Int64) -> dict[str, Any]:
-        if not self._packed:
-            return self._store.gather(positions, self._names)
-        columns = self._store.gather(positions, self._packed, packed=True)
+        columns = self._store.gather(positions, self._names, packed=self._packed)
         for name in self._split:
             columns[name] = split(columns[name])
-        if self._listed:
-            columns.update(self._store.gather(positions, self._listed))
-        return {name: columns[name] for name in self._names}
+        return columns
 
 
 @final
