@@ -2,12 +2,14 @@
 
 import errno
 import gc
+import itertools
 import threading
 import time
 
 import numpy as np
 import pytest
 import torch
+from tests.faults.failing_lines import fails_at
 
 import warmstore as ws
 from warmstore.features.outputs.leaves import Leaf
@@ -107,6 +109,37 @@ def test_flush_every_counts_samples_and_commits_batches(sink):
         blocks.put(block(4 * at))
         commits.append(sink.commits)
     assert commits == [0, 0, 1, 1, 1, 2, 2, 2, 3]
+
+
+@pytest.mark.parametrize("method", ["put", "_drain", "_forget"])
+def test_an_error_at_any_line_gives_no_key_the_values_of_another(method, sink):
+    for line in itertools.count():
+        blocks = WriteBehindQueue(sink.commit, flush_every=10**6, limit=10**9, background=False)
+        accepted = [block(4 * at, 1 + at) for at in range(4)]
+
+        def find(blocks=blocks, accepted=accepted):
+            for keys in (each.keys for each in accepted):
+                for at, (found, row) in blocks.find(keys).items():
+                    assert found.keys.packed[row] == keys.packed[at]
+
+        blocks.put(accepted[0])
+
+        def call(blocks=blocks, accepted=accepted):
+            blocks.put(accepted[1])
+            if method != "put":
+                blocks.flush(sink.commit)
+
+        if not fails_at(getattr(WriteBehindQueue, method), line, call):
+            break
+        find()
+        blocks.put(accepted[2])
+        find()
+        blocks.flush(sink.commit)
+        assert (len(blocks), blocks.nbytes) == (0, 0)
+        blocks.put(accepted[3])
+        assert len(blocks.find(accepted[3].keys)) == 4
+        find()
+    assert line > 3
 
 
 def test_flush_waits_for_the_writer(sink):

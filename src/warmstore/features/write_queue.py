@@ -10,6 +10,8 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
 
 from warmstore.errors import SchemaMismatch, StaleCache
 from warmstore.features.outputs.leaves import Leaf, nbytes_of
@@ -40,6 +42,13 @@ class Block:
 Commit = Callable[[Sequence[Block]], None]
 
 
+class _Accepted(NamedTuple):
+    """A block in the queue, and the number of its first sample."""
+
+    block: Block
+    first: int
+
+
 class WriteBehindQueue:
     """The queue and, with `background`, the thread that empties it. nbytes: pending bytes.
 
@@ -59,8 +68,7 @@ class WriteBehindQueue:
 
     def after_fork(self) -> None:
         """Start empty. In a forked child, the blocks and the thread stay with the parent."""
-        self._queue: list[Block] = []
-        self._firsts: list[int] = []  # by block: the number of its first sample
+        self._queue: list[_Accepted] = []
         self._accepted = 0  # number of the next sample
         # The numbers of samples by key, in waiting blocks and in blocks that are being committed.
         # Ints, unlike tuples, cost the garbage collector nothing.
@@ -91,8 +99,8 @@ class WriteBehindQueue:
             return {at: self._sample(number) for at, number in numbers if number is not None}
 
     def _sample(self, number: int) -> tuple[Block, int]:
-        at = bisect.bisect_right(self._firsts, number) - 1
-        return self._queue[at], number - self._firsts[at]
+        block, first = self._queue[bisect.bisect_right(self._queue, number, key=attrgetter("first")) - 1]
+        return block, number - first
 
     def put(self, block: Block) -> None:
         """Accept a block; wait while the queue is full.
@@ -100,6 +108,7 @@ class WriteBehindQueue:
         Raises:
             Exception: raised by the last commit in the background. The block was accepted, unless the queue is full.
         """
+        packed = block.keys.packed
         with self._changed:
             while self._background and self._queue and self.nbytes + block.nbytes > self._limit:
                 self._raise_locked()
@@ -108,13 +117,13 @@ class WriteBehindQueue:
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._error is not None or not self._wanted)
             with uninterrupted():
-                self._queue.append(block)
+                # In this order, an error (there may be no memory) leaves no key with the number of another sample.
+                first = self._accepted
+                self._accepted += len(block)
+                self._queue.append(_Accepted(block, first))
                 self._samples += len(block)
                 self.nbytes += block.nbytes
-                numbers = range(self._accepted, self._accepted + len(block))
-                self._waiting.update(zip(block.keys.packed, numbers, strict=True))
-                self._firsts.append(self._accepted)
-                self._accepted += len(block)
+                self._waiting.update(zip(packed, range(first, first + len(block)), strict=True))
             due = self._samples >= self._flush_every or (not self._background and self.nbytes > self._limit)
             if due and self._background:
                 self._start()
@@ -173,7 +182,7 @@ class WriteBehindQueue:
     def waiting(self) -> list[Block]:
         """The pending blocks, oldest first."""
         with self._changed:
-            return list(self._queue)
+            return [block for block, _ in self._queue]
 
     def _drain_now(self) -> None:
         commit = self._commit()
@@ -185,7 +194,7 @@ class WriteBehindQueue:
             blocks: list[Block] = []
             try:
                 with uninterrupted(), self._changed:
-                    blocks = list(self._queue)
+                    blocks = self.waiting()
                     # An interrupt may have left blocks that were committed and not forgotten: they are written again.
                     self._in_commit, self._waiting = {**self._in_commit, **self._waiting}, {}
                 if not blocks:
@@ -204,10 +213,10 @@ class WriteBehindQueue:
 
     def _forget(self, blocks: Sequence[Block]) -> None:
         with uninterrupted(), self._changed:
-            del self._queue[: len(blocks)], self._firsts[: len(blocks)]
-            self._samples -= sum(map(len, blocks))
-            self.nbytes -= sum(block.nbytes for block in blocks)
-            committed, self._in_commit = self._in_commit, {}
+            committed, self._in_commit = self._in_commit, {}  # first: its numbers are those of blocks in the queue
+            del self._queue[: len(blocks)]
+            self._samples = sum(len(block) for block, _ in self._queue)
+            self.nbytes = sum(block.nbytes for block, _ in self._queue)
             self._changed.notify_all()
         del committed  # freed outside of the lock
 
