@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 from tests.faults.children import in_child, well
+from tests.faults.failing_lines import fails_at
 from tests.slow import either
 
 import warmstore as ws
 from warmstore.features.keyed import hot_tier
 from warmstore.features.keyed.hot_columns import InMemory, ObjectColumn, OnDevice
+from warmstore.features.keyed.hot_tier import _Table
 
 pytestmark = pytest.mark.forks
 
@@ -173,6 +175,39 @@ class TestBytes:
                 assert torch.equal(one, expected)
             assert 0 < module.cache.stats().hot_bytes <= size
         assert module.cache.stats().hot_hits > 200
+
+    @pytest.mark.parametrize(
+        "function", [_Table.insert, _Table._empty, _Table._make_room, ObjectColumn.put, ObjectColumn.forget]
+    )
+    def test_an_error_at_any_line_of_an_insertion(self, function, tmp_path):
+        """What is kept is found afterwards, and what is found is right; all that is held is counted."""
+        for line in range(16):
+            with ws.FeatureCache(tmp_path / str(line), "id", lists="per_sample", hot_size=4_000) as cache:
+                texts = {at: f"{at} " * (at % 50) for at in range(100)}
+                cache.put_batch(list(texts), {"text": list(texts.values()), "number": torch.arange(100)})
+                cache.flush()
+
+                def read(ids, cache=cache, texts=texts):
+                    values, _ = cache.get_batch(ids)
+                    assert values["text"] == [texts[at] for at in ids]
+                    assert values["number"].tolist() == list(ids)
+
+                read(range(0, 100, 2))
+                failed = fails_at(function, line, lambda read=read: read(range(1, 100, 2)))
+                table = cache._session.version.hot._table
+                for column in table.columns:
+                    if isinstance(column, ObjectColumn):
+                        held = [len(row) + 64 for row in column._rows if row is not None]
+                        assert sum(held) <= column.held <= sum(held) + 64 + 200
+                for _ in range(5):
+                    read(range(100))
+                hits = cache.stats().hot_hits
+                read(table._rows[table._rows >= 0].tolist())
+                assert cache.stats().hot_hits > hits
+                assert cache.stats().hot_bytes <= 4_000
+            if not failed:
+                break
+        assert line
 
     def test_too_small_for_a_row(self, tmp_path, caplog):
         with filled(tmp_path, hot_size=100) as cache:

@@ -126,8 +126,9 @@ class ObjectColumn(InMemory):
         if self._ndim:
             self._shapes[at] = values.shapes
         for place, view in zip(at.tolist(), values.views, strict=True):
-            self._rows[place] = bytes(view)
-        self.held += int(self.sizes(values).sum())
+            row = bytes(view)
+            self.held += len(row) + _OBJECT  # before the row is kept: an interrupt leaves none that is not counted
+            self._rows[place] = row
 
     def overlaid(self, out: Values, at: Int64, values: Values) -> Values:
         for place, view in zip(at.tolist(), values.views, strict=True):

@@ -256,16 +256,21 @@ class _Table:
         at, which, may_replace = at[admitted], which[admitted], may_replace[admitted]
         columns = list(zip(self.columns, values, strict=True))
         sizes = np.sum([column.sizes(column_rows[which]) for column, column_rows in columns], axis=0)
-        # An odd number: a write is in progress, and readers discard what they read.
-        self._writes += 1
-        self._empty(at)
-        fits = self._make_room(sizes, may_replace) if sizes.any() else np.ones(len(at), bool)
-        at, which = at[fits], which[fits]
-        for column, column_rows in columns:
-            column.put(at, column_rows[which])
-        self._keys[at] = keys.halves[which].view("V16")[:, 0]
-        self._rows[at] = rows[which]
-        self._writes += 1
+        # An odd number: a write is in progress, and readers discard what they read. It is even afterwards in any case.
+        self._writes |= 1
+        try:
+            self._empty(at)
+            fits = self._make_room(sizes, may_replace) if sizes.any() else np.ones(len(at), bool)
+            at, which = at[fits], which[fits]
+            for column, column_rows in columns:
+                column.put(at, column_rows[which])
+            self._keys[at] = keys.halves[which].view("V16")[:, 0]
+            self._rows[at] = rows[which]
+        except BaseException:
+            self._empty(at)
+            raise
+        finally:
+            self._writes += 1
         return bool(fits.all())
 
     def _empty(self, at: Int64) -> None:
