@@ -101,6 +101,18 @@ def test_a_cached_function_in_a_child_that_was_forked_during_its_first_call(tmp_
         assert well(in_child(call)) == [8]
 
 
+def test_a_data_set_in_a_child_that_was_forked_while_a_sample_was_read(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(range(4)).step(double)
+    with pipe.dataset(plan_of(pipe, [(1, "disk", "raw")], [4], folder=tmp_path)) as data:
+
+        def read(say: Callable[[Any], None]) -> None:
+            signal.alarm(SECONDS)
+            say(data[3])
+
+        with held(data._source.cached.lock):
+            assert well(in_child(read)) == [6]
+
+
 def test_a_compiled_program_in_a_child_that_was_forked_while_it_was_identified() -> None:
     program = CompiledProgram(double, {}, None, ())
     with held(program._lock):

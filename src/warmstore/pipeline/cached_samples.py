@@ -1,5 +1,7 @@
 """The cached samples of a pipeline, as one process finds and adds them: those whose inputs and steps are unchanged."""
 
+import threading
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -12,25 +14,31 @@ from warmstore.pipeline.tiers.sample_store import SampleStore
 from warmstore.pipeline.tiers.sample_stores import CacheLayout, SampleStores
 from warmstore.pipeline.trials.trial import WrittenOutside
 from warmstore.storage.array_types import Bools
+from warmstore.storage.locks import renewed_in_children
 
 _FEW = 0.01
 """Share of the cached samples that may be missing in an epoch that counts as one without missing samples."""
 
 
 class CachedSamples:
-    """The samples in a pipeline's stores. Not thread-safe.
+    """The samples in a pipeline's stores. Not thread-safe: hold `lock`.
 
     Args:
         chain: the source and the steps.
         layout: where samples are cached; None if they are not.
 
     Attributes:
+        lock: held while samples are looked up, read, computed and added; the thread that holds it may take it again. It
+            has no effect if nothing is cached.
         layout: as above, with the keys of the samples at the last check.
         stores: this process's stores, None while they are closed. Copies in other processes open their own.
     """
 
+    lock: AbstractContextManager[object]
+
     def __init__(self, chain: Chain, layout: CacheLayout | None) -> None:
         self.layout = layout
+        self._make_lock()
         self.stores: SampleStores | None = None
         self._identities = chain.identities
         self._notes: list[str] = []
@@ -40,8 +48,17 @@ class CachedSamples:
         self._changes = -1  # of samples, at the last check
         self._changed = ""  # how the steps differ from the cached ones
 
+    def _make_lock(self) -> None:
+        renewed_in_children(self, "lock", nullcontext if self.layout is None else threading.RLock)
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "stores": None, "_notes": []}
+        state = {**vars(self), "stores": None, "_notes": []}
+        del state["lock"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._make_lock()
 
     def open(self) -> SampleStores | None:
         """This process's stores; None if nothing is cached."""

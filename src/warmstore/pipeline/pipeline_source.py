@@ -1,7 +1,7 @@
 """A pipeline as a source of batches: read each sample from its tier, and run the remaining steps.
 
 The process that computes a missing sample adds it to its store. Every process opens the stores on its own; the files
-are shared.
+are shared. Threads make samples one after the other where some are cached, and at once where none are.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -121,20 +121,21 @@ class PipelineSource(Source):
         return PartialBatch(batch, kept, errors)
 
     def _read(self, epoch: int, positions: Int64, errors: dict[int, Exception] | None) -> Any:
-        self._meter.begin(len(positions))
-        try:
-            self.cached.look_again(epoch)
-            with native_threads(self._chain.settings.threads), self._chain.identities.calling():
-                if self._alike:
-                    try:
-                        return self._batch(epoch, positions, errors)
-                    except Uneven:
-                        self._alike = False
-                return self._batch(epoch, positions, errors)
-        finally:
-            self._meter.end()
-            if self._parts is not None:
-                self._parts.count(len(positions), self._meter.batch_computed)
+        with self.cached.lock:
+            self._meter.begin(len(positions))
+            try:
+                self.cached.look_again(epoch)
+                with native_threads(self._chain.settings.threads), self._chain.identities.calling():
+                    if self._alike:
+                        try:
+                            return self._batch(epoch, positions, errors)
+                        except Uneven:
+                            self._alike = False
+                    return self._batch(epoch, positions, errors)
+            finally:
+                self._meter.end()
+                if self._parts is not None:
+                    self._parts.count(len(positions), self._meter.batch_computed)
 
     def _batch(
         self, epoch: int, positions: Int64, errors: dict[int, Exception] | None, *, one_by_one: bool = False
@@ -263,17 +264,21 @@ class PipelineSource(Source):
                     batch.put(place, value)
 
     def processes(self, most: int) -> int:
-        wanted = most if self.filled_workers is None or self.cached.misses_samples() else min(self.filled_workers, most)
-        if wanted:
-            self.cached.close()  # every worker opens its own
-        return wanted
+        few = self.filled_workers
+        with self.cached.lock:
+            wanted = most if few is None or self.cached.misses_samples() else min(few, most)
+            if wanted:
+                self.cached.close()  # every worker opens its own
+            return wanted
 
     def finish(self) -> None:
-        self.cached.flush()
+        with self.cached.lock:
+            self.cached.flush()
 
     def report(self) -> MeterReading:
-        reading = self._meter.take()
-        return reading if self._parts is None else replace(reading, recorded=self._parts.take())
+        with self.cached.lock:
+            reading = self._meter.take()
+            return reading if self._parts is None else replace(reading, recorded=self._parts.take())
 
     def record_parts(self, parts: PartRecorder) -> None:
         """Record what is read before an epoch ends."""
@@ -288,16 +293,18 @@ class PipelineSource(Source):
         return [*reports, self.report()]
 
     def notes(self) -> list[str]:
-        return self.cached.notes()
+        with self.cached.lock:
+            return self.cached.notes()
 
     def release(self) -> None:
-        self.cached.close()
+        with self.cached.lock:
+            self.cached.close()
         held, self.held = self.held, ()
         for resource in held:
             resource.release() if isinstance(resource, UsageLease) else resource.close()
 
     def trials(self, indices: Int64, *, stored_only: bool) -> Iterator[Trial | SampleSkipped]:
-        """Compute samples, store those that their store lacks, and undo their writes to outside memory.
+        """Compute samples, store those that their store lacks, and undo their writes to outside memory. For one thread.
 
         Args:
             stored_only: leave out the samples that no store takes.
@@ -331,14 +338,15 @@ class PipelineSource(Source):
 
     def fill(self, positions: Int64) -> int:
         """Compute and store those of some samples that are missing, and not skipped; return how many were."""
-        stores = self.cached.opened(0)
-        self.cached.look_again(0)
-        missing = positions[stores.rows[positions] < 0]
-        if not self.cached.is_current():
-            return 0
-        # The epoch that reads a skipped sample tries again, and counts it.
-        skipped = sum(isinstance(trial, SampleSkipped) for trial in self.trials(missing, stored_only=True))
-        return len(missing) - skipped
+        with self.cached.lock:
+            stores = self.cached.opened(0)
+            self.cached.look_again(0)
+            missing = positions[stores.rows[positions] < 0]
+            if not self.cached.is_current():
+                return 0
+            # The epoch that reads a skipped sample tries again, and counts it.
+            skipped = sum(isinstance(trial, SampleSkipped) for trial in self.trials(missing, stored_only=True))
+            return len(missing) - skipped
 
     def _go_on(self, epoch: int, index: int, store: SampleStore, value: Any, last: int) -> Any:
         """Run the steps up to `last` on a cached value; `MISSING` if the sample must be recomputed."""
