@@ -1,19 +1,23 @@
 """The cached samples of a pipeline: several threads, several passes over one epoch, interrupts."""
 
+import os
 import pickle
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.pipeline.making import plan_of
+from tests.pipeline.making import numbered_files, plan_of
+from torch.utils.data import DataLoader
 
 import warmstore as ws
 from warmstore.pipeline.pipeline_dataset import PipelineDataset
+from warmstore.pipeline.plan.plan import Plan
+from warmstore.pipeline.sample_states import SampleStates
 
 THREADS = 4
 COUNT = 16
@@ -74,3 +78,137 @@ def test_a_step_that_reads_its_own_data_set(tmp_path: Path) -> None:
     with pipe.dataset(plan_of(pipe, [(1, "disk", "raw")], [COUNT], folder=tmp_path)) as data:
         opened.append(data)
         assert data[5].tolist() == [5] * 3
+
+
+def first_byte(path: Path) -> Any:
+    return np.frombuffer(path.read_bytes(), np.uint8)[0]
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    return numbered_files(tmp_path / "files", 8, 4)
+
+
+@pytest.fixture
+def pipe(paths: list[Path]) -> ws.Pipeline:
+    return ws.Pipeline(paths).step(first_byte)
+
+
+@pytest.fixture
+def plan(pipe: ws.Pipeline, tmp_path: Path) -> Plan:
+    made = plan_of(pipe, [(1, "disk", "raw")], [8], folder=tmp_path / "tiers")
+    assert pipe.fill(made).computed == 8
+    return made
+
+
+def replace(path: Path, number: int) -> None:
+    """Write a file anew, with another time."""
+    earlier = path.stat().st_mtime_ns - 10**9
+    path.write_bytes(bytes([number] * 4))
+    os.utime(path, ns=(earlier, earlier))
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Grows with each check of all samples."""
+    check, found = SampleStates.look_again, list[None]()
+
+    def counted(states: SampleStates) -> None:
+        check(states)
+        found.append(None)
+
+    monkeypatch.setattr(SampleStates, "look_again", counted)
+    return found
+
+
+def broken_off(loader: ws.Loader) -> list[int]:
+    return next(iter(loader)).tolist()  # type: ignore[no-any-return]
+
+
+def epoch_zero(loader: ws.Loader) -> list[int]:
+    loader.set_epoch(0)
+    return [number for batch in loader for number in batch.tolist()]
+
+
+def resumed(loader: ws.Loader) -> list[int]:
+    loader.load_state_dict({**loader.state_dict(), "epoch": 0, "place": 0})
+    return epoch_zero(loader)
+
+
+@pytest.mark.forks
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("read", [broken_off, epoch_zero, resumed])
+def test_a_pass_over_the_same_epoch_sees_changed_files(
+    pipe: ws.Pipeline, plan: Plan, paths: list[Path], read: Callable[[ws.Loader], list[int]], workers: int
+) -> None:
+    with pipe.loader(plan, 2, workers=workers, sampler=ws.Sequential()) as loader:
+        assert read(loader)[:2] == [0, 1]
+        for number in (77, 78):
+            replace(paths[0], number)
+            assert read(loader)[:2] == [number, 1]
+
+
+def test_a_pass_checks_once(pipe: ws.Pipeline, plan: Plan, paths: list[Path], checks: list[None]) -> None:
+    with pipe.loader(plan, 2, workers=0, sampler=ws.Sequential()) as loader:
+        training = iter(loader)
+        assert next(training).tolist() == [0, 1]
+        assert len(checks) == 1
+        replace(paths[1], 77)
+        assert [batch.tolist() for batch in loader] == [[0, 77], [2, 3], [4, 5], [6, 7]]
+        assert [batch.tolist() for batch in training] == [[2, 3], [4, 5], [6, 7]]
+        assert len(checks) == 2
+        stream = loader.stream()
+        assert len([next(stream) for _ in range(9)]) == 9
+        assert len(checks) == 5
+
+
+@pytest.mark.forks
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_a_data_set_sees_changed_files_where_nobody_sets_epochs(
+    pipe: ws.Pipeline, plan: Plan, paths: list[Path], workers: int, persistent: bool
+) -> None:
+    with pipe.dataset(plan) as data:
+        loader: Any = DataLoader(
+            data, 2, num_workers=workers, persistent_workers=persistent, collate_fn=ws.collate,
+            multiprocessing_context="fork" if workers else None,
+        )  # fmt: skip
+        for number in (0, 77, 78):
+            if number:
+                replace(paths[0], number)
+            assert [int(each) for batch in loader for each in batch] == [number, *range(1, 8)]
+        del loader
+
+
+def test_a_data_set_checks_once_in_each_pass(
+    pipe: ws.Pipeline, plan: Plan, paths: list[Path], checks: list[None]
+) -> None:
+    with pipe.dataset(plan) as data:
+        for _ in range(3):
+            assert [int(data[index]) for index in range(8)] == [*range(8)]
+        assert len(checks) == 3
+        for number in (77, 78):  # of one epoch, broken off
+            replace(paths[0], number)
+            data.set_epoch(0)
+            assert [int(data[index]) for index in range(3)] == [number, 1, 2]
+        assert len(checks) == 5
+        sampler = ws.BatchSampler(data, 4, sampler=ws.Sequential())
+        for number in (79, 80):
+            replace(paths[0], number)
+            assert int(data.__getitems__(next(iter(sampler)))[0]) == number
+        assert len(checks) == 7
+
+
+def test_an_interrupted_check_is_repeated(
+    pipe: ws.Pipeline, plan: Plan, paths: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(states: SampleStates) -> None:
+        raise KeyboardInterrupt
+
+    with pipe.dataset(plan) as data:
+        assert [int(data[index]) for index in range(8)] == [*range(8)]
+        replace(paths[0], 77)
+        with monkeypatch.context() as patch:
+            patch.setattr(SampleStates, "look_again", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                data[0]
+        assert data[0] == 77

@@ -367,8 +367,7 @@ class Loader(Closeable):
         epoch, place, samples = cursor.begin()
         if self._is_over():  # the resumed epoch had no batches left
             return
-        whole, start, worked = not place, time.perf_counter(), time.thread_time()
-        outside = 0.0
+        whole, start, worked, outside = not place, time.perf_counter(), time.thread_time(), 0.0
         is_empty = whole  # whether all batches of the epoch so far were left out
         batches = self._batches(iteration, self._tasks(epoch, place, samples, endless=endless))
         while True:
@@ -433,8 +432,9 @@ class Loader(Closeable):
     def _tasks(self, epoch: int, place: int, samples: int | None, *, endless: bool) -> Iterator[Task]:
         count = 1 if not endless else None if self._epochs is None else max(self._epochs - self._cursor.finished, 0)
         for number in itertools.islice(itertools.count(epoch), count):
+            began = time.monotonic_ns()
             for step, positions in self._cursor.steps.steps(samples, number, place):
-                yield Task(number, step, positions)
+                yield Task(number, step, positions, began)
             place, samples = 0, self._cursor.samples
 
     def _batches(self, iteration: LoaderIteration, tasks: Iterator[Task]) -> Batches:

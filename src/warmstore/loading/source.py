@@ -57,6 +57,16 @@ class Source(ABC):
         """
         return PartialBatch(self.read_in(epoch, positions), None, {})
 
+    def begin_pass(self, began: int) -> None:
+        """Called before each batch that is read in a pass over the samples.
+
+        Args:
+            began: when the pass began, in nanoseconds by `time.monotonic_ns`, which all processes of a machine share;
+                0 if that is unknown. An epoch of an iteration is a pass: the same epoch may be read in many.
+        """
+        for source in self.inner:
+            source.begin_pass(began)
+
     @final
     def sample(self, position: int) -> Any:
         """One sample, in epoch 0; a negative position counts from the end.

@@ -38,17 +38,18 @@ class CachedSamples:
 
     def __init__(self, chain: Chain, layout: CacheLayout | None) -> None:
         self.layout = layout
-        self._make_lock()
         self.stores: SampleStores | None = None
         self._identities = chain.identities
         self._notes: list[str] = []
         self.at_end: PartRecorder | None = None  # records what this process has read when its stores are closed
-        self._epoch = -1
-        self._checked_epoch = -1  # of the last check of steps and samples
+        self._begin_anew()
         self._changes = -1  # of samples, at the last check
         self._changed = ""  # how the steps differ from the cached ones
 
-    def _make_lock(self) -> None:
+    def _begin_anew(self) -> None:
+        """Take over nothing of other processes: those of another machine have another clock."""
+        self._began = 0  # the latest pass, by when it began
+        self._refreshed = self._checked = -1  # those in which the stores were refreshed, and steps and samples checked
         renewed_in_children(self, "lock", nullcontext if self.layout is None else threading.RLock)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -58,7 +59,7 @@ class CachedSamples:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._make_lock()
+        self._begin_anew()
 
     def open(self) -> SampleStores | None:
         """This process's stores; None if nothing is cached."""
@@ -69,12 +70,16 @@ class CachedSamples:
             stores = self.stores = SampleStores(self.layout, self._may_write, self.at_end)
         return stores
 
-    def opened(self, epoch: int) -> SampleStores:
-        """`open`, with what other processes have added before the first call in this epoch. Some samples are cached."""
+    def begin_pass(self, began: int) -> None:
+        """See `Source.begin_pass`."""
+        self._began = max(self._began, began)
+
+    def opened(self) -> SampleStores:
+        """`open`, with what other processes have added before the first call in this pass. Some samples are cached."""
         stores = self.open()
         assert stores is not None
-        if epoch != self._epoch:
-            self._epoch = epoch
+        if self._refreshed < self._began:
+            self._refreshed = self._began
             stores.refresh()
         return stores
 
@@ -118,12 +123,12 @@ class CachedSamples:
             stores.refresh()
         return bool(self.missing(stores).sum() > few)
 
-    def look_again(self, epoch: int) -> None:
-        """Check files, arrays and samples once an epoch. Steps run later, so that their own changes do not count."""
-        if self.layout is not None and epoch != self._checked_epoch:
-            self._checked_epoch = epoch
+    def look_again(self) -> None:
+        """Check files, arrays and samples once a pass. Steps run later, so that their own changes do not count."""
+        if self.layout is not None and self._checked < self._began:
             self._identities.refresh(patches=True)
             self._identities.states.look_again()
+            self._checked = self._began  # an interrupted check is repeated
 
     def is_current(self) -> bool:
         """Whether the steps equal the cached ones, by a quick check."""

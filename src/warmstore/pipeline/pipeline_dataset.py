@@ -4,6 +4,7 @@ The data set and its copies in worker processes share the number of the epoch, w
 """
 
 import importlib.util
+import time
 import warnings
 from multiprocessing.context import get_spawning_popen
 from typing import Any, final
@@ -26,7 +27,8 @@ class PipelineDataset(Closeable):
     """The samples of a pipeline by index; see `Pipeline.dataset`.
 
     Samples that are missing in the tiers of the plan are computed and added by the process that reads them. A worker
-    process writes them at the end, or when it reads in another epoch.
+    process writes them at the end, or when it reads in another pass: after `set_epoch`, or once as many samples were
+    read as there are.
 
     Raises:
         ValueError: a step skips samples.
@@ -42,8 +44,9 @@ class PipelineDataset(Closeable):
                 "index: substitute a value with on_error=fn, leave samples out with filter, or use pipe.loader"
             )
         self._source = source
-        # The epoch, how many samples were read in it, and whether anybody sets epochs.
-        self._shared = _shared_memory(3)
+        # The epoch, how many samples were read in it, and whether anybody sets epochs; at how many the next pass over
+        # the samples begins, and when the last one did.
+        self._shared = _shared_memory(5)
         self.closed = False
         self._register()
 
@@ -67,11 +70,7 @@ class PipelineDataset(Closeable):
         Raises:
             ValueError: `epoch` is not an integer from 0 to 2**64 - 2.
         """
-        epoch = integer("epoch", epoch, 0, MOST_EPOCH)
-        if epoch == self.epoch:
-            self._shared[2] = 1
-        else:
-            self._shared[:] = epoch, 0, 1
+        self._shared[:4] = integer("epoch", epoch, 0, MOST_EPOCH), 0, 1, 0
 
     def __getitem__(self, index: int) -> Any:
         """One sample as of the epoch; a negative index counts from the end.
@@ -91,8 +90,10 @@ class PipelineDataset(Closeable):
         at: Int64 = np.asarray(indices, np.int64)
         epoch = getattr(indices, "epoch", None)
         if epoch is None:
-            epoch = self.epoch
-            self._count(len(at))
+            epoch, began = self.epoch, self._count(len(at))
+        else:
+            began = indices.began
+        self._source.begin_pass(began)
         batch = self._source.read_in(epoch, at)
         for note in self._source.notes():
             warnings.warn(note, RuntimeWarning, stacklevel=3)
@@ -116,9 +117,17 @@ class PipelineDataset(Closeable):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._shared = np.asarray(self._shared)
+        self._shared[3:] = 0  # a pass begins here, since another machine has another clock
 
-    def _count(self, samples: int) -> None:
-        """Warn once if all samples are read again and again as of one epoch, so that random steps repeat themselves."""
+    def _count(self, samples: int) -> int:
+        """Count samples that are about to be read; return when their pass began, by `time.monotonic_ns`.
+
+        A pass begins with an epoch, and after as many samples as there are. Warns once if all samples are read again
+        and again as of one epoch, so that random steps repeat themselves.
+        """
+        if self._shared[1] >= self._shared[3]:
+            self._shared[4] = time.monotonic_ns()
+            self._shared[3] = self._shared[1] + len(self)
         self._shared[1] += samples
         if self._source.has_random_steps and not self._shared[2] and self._shared[1] > _UNTOLD * len(self):
             self._shared[2] = 1
@@ -128,6 +137,7 @@ class PipelineDataset(Closeable):
                 RuntimeWarning,
                 stacklevel=4,
             )
+        return int(self._shared[4])
 
 
 def _shared_memory(count: int) -> Int64:

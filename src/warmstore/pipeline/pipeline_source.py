@@ -120,11 +120,15 @@ class PipelineSource(Source):
             kept = filled(kept, len(positions))
         return PartialBatch(batch, kept, errors)
 
+    def begin_pass(self, began: int) -> None:
+        with self.cached.lock:
+            self.cached.begin_pass(began)
+
     def _read(self, epoch: int, positions: Int64, errors: dict[int, Exception] | None) -> Any:
         with self.cached.lock:
             self._meter.begin(len(positions))
             try:
-                self.cached.look_again(epoch)
+                self.cached.look_again()
                 with native_threads(self._chain.settings.threads), self._chain.identities.calling():
                     if self._alike:
                         try:
@@ -153,7 +157,7 @@ class PipelineSource(Source):
             errors.clear()  # of an earlier attempt
         last = len(self._chain.steps) if one_by_one or not self._alike else self._first_batched
         batch = StackedBatch(len(positions), alike=self._alike)
-        stores = self.cached.opened(epoch) if self.cached.is_current() else None
+        stores = self.cached.opened() if self.cached.is_current() else None
         missing = np.arange(len(positions)) if stores is None else np.flatnonzero(stores.rows[positions] < 0)
         if stores is not None and not len(missing):
             self._meter.lap("batches")
@@ -312,7 +316,7 @@ class PipelineSource(Source):
         Yields:
             The trial of each sample after the store's step, or after all steps; or the error that skips the sample.
         """
-        is_current = self.cached.layout is not None and self.cached.opened(0) is not None and self.cached.is_current()
+        is_current = self.cached.layout is not None and self.cached.opened() is not None and self.cached.is_current()
         identities = self._chain.identities
         with native_threads(self._chain.settings.threads), identities.calling(), identities.states.making(indices):
             self.cached.see_changes()
@@ -339,8 +343,8 @@ class PipelineSource(Source):
     def fill(self, positions: Int64) -> int:
         """Compute and store those of some samples that are missing, and not skipped; return how many were."""
         with self.cached.lock:
-            stores = self.cached.opened(0)
-            self.cached.look_again(0)
+            stores = self.cached.opened()
+            self.cached.look_again()
             missing = positions[stores.rows[positions] < 0]
             if not self.cached.is_current():
                 return 0

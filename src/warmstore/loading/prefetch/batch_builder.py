@@ -22,11 +22,16 @@ OnError = Callable[[Exception, int], Any]
 
 
 class Task(NamedTuple):
-    """A batch to build. positions: of its samples, int64 [batch]; for an iterable source a list of the samples."""
+    """A batch to build.
+
+    positions: of its samples, int64 [batch]; for an iterable source a list of the samples. began: see
+    `Source.begin_pass`.
+    """
 
     epoch: int
     step: RankStep
     positions: Any
+    began: int
 
 
 class Built(NamedTuple):
@@ -63,8 +68,9 @@ class BatchBuilder:
 
     def __call__(self, task: Task) -> Built:
         """The batch of a task, as NumPy arrays unless it is transformed or sent."""
-        epoch, step, positions = task
+        epoch, step, positions, began = task
         try:
+            self.source.begin_pass(began)
             batch, kept, errors = self._read(epoch, positions)
             skipped = [(int(positions[at]), f"{type(error).__name__}: {error}") for at, error in errors.items()]
             if kept is not None and not len(kept):

@@ -1,6 +1,7 @@
 """Drawing: the position of a batch sampler, and which of the drawn batches were handed out to the training loop."""
 
 import logging
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -164,7 +165,7 @@ class Drawing:
         if drawn.driver.epoch is not None:
             self.set_epoch(drawn.driver.epoch, is_automatic=True)
         self._iterations.add(drawn)
-        return Begun(*self.cursor.begin(), self.cursor.finished, self.cursor.steps)
+        return Begun(*self.cursor.begin(), self.cursor.finished, self.cursor.steps, time.monotonic_ns())
 
     def settle(self) -> None:
         """Count the batches handed out since the last call, of the iteration that was read last at the end."""
@@ -215,13 +216,17 @@ class Drawing:
 
 
 class Begun(NamedTuple):
-    """The start of an epoch: epoch, place, samples, finished epochs before it, and its steps."""
+    """The start of an epoch: epoch, place, samples, finished epochs before it, its steps, and when it began.
+
+    began: see `Source.begin_pass`.
+    """
 
     epoch: int
     place: int
     samples: int | None
     finished: int
     steps: EpochSteps
+    began: int
 
 
 class DrawnBatches:
@@ -270,7 +275,7 @@ class DrawnBatches:
             self.settle()
         if self.driver.shards_over:  # the trainer joins and cuts batches
             return positions.tolist()  # type: ignore[no-any-return]
-        return BatchPositions(positions.tolist(), begun.epoch, step, drawing.shard.marks)
+        return BatchPositions(positions.tolist(), begun.epoch, step, drawing.shard.marks, begun.began)
 
     def settle(self) -> None:
         """Count the batches handed out since the last call."""

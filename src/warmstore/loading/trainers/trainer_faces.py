@@ -19,13 +19,17 @@ from warmstore.records.sample_batch import SampleBatch
 
 
 class BatchPositions(list[int]):
-    """The positions of a batch, a list as in torch, with epoch and step. marks: whether the batch gets a mask."""
+    """The positions of a batch, a list as in torch, with epoch and step.
 
-    def __init__(self, positions: Iterable[int], epoch: int, step: RankStep, marks: bool) -> None:
+    marks: whether the batch gets a mask. began: see `Source.begin_pass`.
+    """
+
+    def __init__(self, positions: Iterable[int], epoch: int, step: RankStep, marks: bool, began: int) -> None:
         super().__init__(positions)
         self.epoch = epoch
         self.step = step
         self.marks = marks
+        self.began = began
 
     @property
     def valid(self) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
@@ -33,7 +37,7 @@ class BatchPositions(list[int]):
         return np.arange(len(self)) < self.step.last - self.step.first if self.marks else None
 
     def __reduce__(self) -> Any:
-        return BatchPositions, (list(self), self.epoch, self.step, self.marks)
+        return BatchPositions, (list(self), self.epoch, self.step, self.marks, self.began)
 
 
 @final
@@ -54,11 +58,12 @@ class LoaderDataset:
         """The batch at some positions."""
         at = np.asarray(positions, np.int64)
         if isinstance(positions, BatchPositions):
-            return SampleBatch(self._build(Task(positions.epoch, positions.step, at)).batch, len(at))
+            task = Task(positions.epoch, positions.step, at, positions.began)
+            return SampleBatch(self._build(task).batch, len(at))
         # A trainer has joined or cut batches: repeated rows are unknown, and the generator depends on the positions.
         first = int.from_bytes(blake2b(at.tobytes(), digest_size=7).digest())
-        build = replace(self._build, marks=False)
-        return SampleBatch(build(Task(0, RankStep(first, first + len(at), first + len(at)), at)).batch, len(at))
+        task = Task(0, RankStep(first, first + len(at), first + len(at)), at, 0)
+        return SampleBatch(replace(self._build, marks=False)(task).batch, len(at))
 
 
 @final
