@@ -18,6 +18,7 @@ import warmstore as ws
 from warmstore.pipeline.pipeline_dataset import PipelineDataset
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.sample_states import SampleStates
+from warmstore.pipeline.tiers.sample_store import SampleStore
 
 THREADS = 4
 COUNT = 16
@@ -212,3 +213,27 @@ def test_an_interrupted_check_is_repeated(
             with pytest.raises(KeyboardInterrupt):
                 data[0]
         assert data[0] == 77
+
+
+@pytest.mark.parametrize("seen", [0, 1, 3])
+def test_an_interrupt_while_changed_samples_are_invalidated(
+    pipe: ws.Pipeline, plan: Plan, paths: list[Path], monkeypatch: pytest.MonkeyPatch, seen: int
+) -> None:
+    invalidate, invalidated = SampleStore.invalidate, list[int]()
+
+    def interrupted(store: SampleStore, index: int) -> None:
+        if len(invalidated) == seen:
+            raise KeyboardInterrupt
+        invalidated.append(index)
+        invalidate(store, index)
+
+    with pipe.loader(plan, 4, workers=0, sampler=ws.Sequential()) as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        for number, path in enumerate(paths):
+            replace(path, 100 + number)
+        with monkeypatch.context() as patch:
+            patch.setattr(SampleStore, "invalidate", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(loader))
+        for _ in range(2):
+            assert [batch.tolist() for batch in loader] == [[100, 101, 102, 103], [104, 105, 106, 107]]

@@ -43,7 +43,6 @@ class CachedSamples:
         self._notes: list[str] = []
         self.at_end: PartRecorder | None = None  # records what this process has read when its stores are closed
         self._begin_anew()
-        self._changes = -1  # of samples, at the last check
         self._changed = ""  # how the steps differ from the cached ones
 
     def _begin_anew(self) -> None:
@@ -143,19 +142,14 @@ class CachedSamples:
 
     def see_changes(self) -> None:
         """Invalidate cached samples whose inputs have changed."""
-        states = self._identities.states
-        if self.layout is None or states.changes == self._changes:
+        if self.layout is None:
             return
-        self._changes = states.changes
-        now, known = states.samples.each, self.layout.keys
+        now, known = self._identities.states.samples.each, self.layout.keys
         if now is known or len(now) != len(known):
             return
-        changed = np.flatnonzero((now != known).any(axis=1))
-        self.layout = replace(self.layout, keys=now)
         if self.stores is not None:
-            self.stores.table.keys = now
-            for index in changed.tolist():
-                self.stores.invalidate(index)
+            self.stores.take_keys(now, np.flatnonzero((now != known).any(axis=1)))
+        self.layout = replace(self.layout, keys=now)  # last, so that an interrupted call is repeated
 
     def _may_write(self, indices: Int64) -> Bools:
         """Which samples may be written, bool [n]: those with unchanged steps and inputs."""

@@ -34,15 +34,12 @@ _FIRST = 1.0  # seconds: the same limit for the first check, which also reads co
 class SampleStates:
     """The states of a source's samples. Each process has its own.
 
-    changes: number of changes found.
-
     Args:
         folders: where the relative file names of samples are looked up.
         patches: patches of installed modules, kept up to date by the caller.
     """
 
     def __init__(self, source: Any, settings: ChainSettings, folders: Sequence[str], patches: Patches) -> None:
-        self.changes = 0
         self._source = source
         self._settings = settings
         self._folders = folders
@@ -62,7 +59,7 @@ class SampleStates:
         elif len(self._left):
             chosen._left = self._left[source.indices]
         chosen._source, chosen._samples = source, samples.select(source.indices, each)
-        chosen._making, chosen.changes = {}, 0
+        chosen._making = {}
         return chosen
 
     @property
@@ -93,7 +90,6 @@ class SampleStates:
             if np.array_equal(found.each, known.each):
                 found = replace(found, name=known.name)
         self._samples = found
-        self.changes += 1
         if not found.may_be_written:
             now = np.empty((0, 2), np.uint64)
         self._left = found.each if np.array_equal(now, found.each) else now
@@ -129,7 +125,6 @@ class SampleStates:
                 self._samples = replace(self.samples, identity=recorded.identity)
         elif recorded is not None and recorded.identity.digest != samples.identity.digest:
             self._samples = samples.as_now(self._settings.version)
-            self.changes += 1
 
     def _take(self, indices: Int64) -> UInt64:
         """Record some samples as they are now; return the hashes of their files."""
@@ -143,7 +138,6 @@ class SampleStates:
             each = samples.each.copy()  # whoever has the old hashes keeps them
             each[indices[changed]] = now[changed]
             self._samples = replace(samples, each=each)
-            self.changes += 1
         return stamps
 
     def _leave(self, indices: Int64, hashes: UInt64) -> None:

@@ -105,11 +105,16 @@ class SampleStores(Closeable):
             store.refresh()
             store.try_again()
 
-    def invalidate(self, index: int) -> None:
-        """Mark a sample as missing, so that it is computed and added again."""
-        self.table.rows[index] = -1
+    def take_keys(self, keys: UInt64, changed: Int64) -> None:
+        """Take over the keys of all samples, of which some have changed: those are computed and added again.
+
+        A call that is interrupted leaves none of them cached, and can be repeated.
+        """
+        self.table.invalidate(changed)
+        self.table.keys = keys
         for store in self.by_number.values():
-            store.invalidate(index)
+            for index in changed.tolist():
+                store.invalidate(index)
 
     def flush(self) -> None:
         """Write pending samples at the end of an epoch."""
