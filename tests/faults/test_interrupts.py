@@ -248,6 +248,16 @@ def epoch(interrupter: Interrupter, path: Path, workers: int) -> None:
             assert not thread.is_alive()
 
 
+def rank(interrupter: Interrupter, path: Path, *, is_drawn: bool) -> None:
+    """A loader or a batch sampler looks up its rank, which it has from now on."""
+    with ws.Loader(np.arange(12), 3, ws.Sequential()) as loader, pytest.MonkeyPatch.context() as patch:
+        batches: Any = ws.BatchSampler(12, 3, ws.Sequential()) if is_drawn else loader
+        patch.setenv("RANK", "1")
+        patch.setenv("WORLD_SIZE", "2")
+        interrupter.interrupt(lambda: next(iter(batches)))
+        assert [np.asarray(batch).tolist() for batch in batches] == [[3, 4, 5], [9, 10, 11]]
+
+
 OPERATIONS: dict[str, Callable[[Interrupter, Path], None]] = {
     "flush": flush,
     "extend": extend,
@@ -263,6 +273,8 @@ OPERATIONS: dict[str, Callable[[Interrupter, Path], None]] = {
     "refresh edits": functools.partial(refresh, mode="a", edited=False, others="edit"),
     "refresh further edits": functools.partial(refresh, mode="r", edited=True, others="edit"),
     "refresh a generation": functools.partial(refresh, mode="a", edited=False, others="rebalance"),
+    "rank of a loader": functools.partial(rank, is_drawn=False),
+    "rank of a batch sampler": functools.partial(rank, is_drawn=True),
 }
 
 

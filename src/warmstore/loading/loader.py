@@ -36,7 +36,7 @@ from warmstore.loading.sources.iterable import IterableSource
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.steps.cursor import MOST_EPOCH, EpochCursor
 from warmstore.loading.steps.epoch_steps import EpochSteps
-from warmstore.loading.steps.shard import Uneven, find_rank
+from warmstore.loading.steps.shard import Shard, Uneven, find_rank
 from warmstore.loading.steps.step_arguments import batch_size_of, shard_of, steps_of
 from warmstore.loading.steps.stream_steps import StreamSteps
 from warmstore.loading.trainers.drivers import buffered_by_lightning
@@ -151,13 +151,12 @@ class Loader(Closeable):
         send = None if self._transfer is None else self._transfer.send
         self._receive = None if self._transfer is None else self._transfer.receive
         self._shard = shard_of(self._size, rank, world_size, uneven)
-        policy = check_on_error(on_error, self._source)
         self._build = BatchBuilder(
-            self._source, self._collation, self._shard.marks, uneven == "full", transform, random, seed, policy,
-            self._shard.world_size == 1, send,
+            self._source, self._collation, self._shard.marks, uneven == "full", transform, random, seed,
+            check_on_error(on_error, self._source), self._shard.world_size == 1, send,
         )  # fmt: skip
         self._cursor = EpochCursor(
-            self._steps(),
+            self._steps(self._shard),
             None if isinstance(self._source, IterableSource) else len(self._source),
             partial(getattr, self._source, "identity"),
             {"seed": seed} if random else {},
@@ -337,17 +336,18 @@ class Loader(Closeable):
     def _find_shard(self) -> None:
         """Look up rank and world size again: a trainer may have started torch.distributed since."""
         if self._rank is None and find_rank() != (self._shard.rank, self._shard.world_size):
-            self._shard = shard_of(self._size, None, None, self._uneven)
-            self._cursor.steps = self._steps()
-            self._build = replace(self._build, marks=self._shard.marks, skips_batches=self._shard.world_size == 1)
+            shard = shard_of(self._size, None, None, self._uneven)
             self._producer.close()
+            self._build = replace(self._build, marks=shard.marks, skips_batches=shard.world_size == 1)
+            self._cursor.steps = self._steps(shard)
+            self._shard = shard  # last, so that an interrupted call is repeated
 
-    def _steps(self) -> EpochSteps:
+    def _steps(self, shard: Shard) -> EpochSteps:
         if isinstance(self._source, IterableSource):
             if isinstance(self._size, BatchSize):
                 raise ValueError("batches of varying size need to know all lengths, and an iterable has none")
-            return StreamSteps(self._source, self._shard)
-        return steps_of(self._size, self._order, self._shard, len(self._source))
+            return StreamSteps(self._source, shard)
+        return steps_of(self._size, self._order, shard, len(self._source))
 
     def _iterate(self, *, endless: bool) -> Iterator[Any]:
         if self.closed:

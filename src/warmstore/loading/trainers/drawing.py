@@ -160,8 +160,8 @@ class Drawing:
         self.settle()
         shard = self._shard_under(drawn.driver)
         if shard != self.shard:
-            self.shard = shard
             self.cursor.steps = self._steps(shard)
+            self.shard = shard  # last, so that an interrupted call is repeated
         if drawn.driver.epoch is not None:
             self.set_epoch(drawn.driver.epoch, is_automatic=True)
         self._iterations.add(drawn)
@@ -253,9 +253,10 @@ class DrawnBatches:
     def __next__(self) -> list[int]:
         drawing = self._drawing
         if self.begun is None:
-            self.begun = begun = drawing.begin(self)
+            begun = drawing.begin(self)
             self._steps = begun.steps.steps(begun.samples, begun.epoch, begun.place)
             self.driver.begin()
+            self.begun = begun  # last, so that an interrupted call is repeated
         begun = self.begun
         self._failed = self.driver.failed(self._calls, self._failed)
         self.settle()

@@ -1,0 +1,58 @@
+"""An interrupt between two statements of a loader or a batch sampler: the next call does all that was left undone."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warmstore as ws
+from warmstore.loading import loader as loaders
+from warmstore.loading.steps.epoch_steps import FixedSteps
+from warmstore.loading.trainers import drawing
+
+FIRST, SECOND = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]], [[3, 4, 5], [9, 10, 11]]
+"""The batches of a single rank, and of rank 1 of 2."""
+
+
+def interrupt(*arguments: object, **options: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def take_rank(patch: pytest.MonkeyPatch) -> None:
+    patch.setenv("RANK", "1")
+    patch.setenv("WORLD_SIZE", "2")
+
+
+@pytest.mark.parametrize("name", ["replace", "steps_of"])
+def test_a_loader_that_looks_up_its_rank(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ws.Loader(np.arange(12), 3, ws.Sequential()) as loader:
+        assert [batch.tolist() for batch in loader] == FIRST
+        take_rank(monkeypatch)
+        with monkeypatch.context() as patch:
+            patch.setattr(loaders, name, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                len(loader)
+        assert [batch.tolist() for batch in loader] == SECOND
+        assert not loader._build.skips_batches
+
+
+def test_a_batch_sampler_that_looks_up_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = ws.BatchSampler(12, 3, ws.Sequential())
+    assert [*sampler] == FIRST
+    take_rank(monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(drawing, "steps_of", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(sampler))
+    assert [*sampler] == SECOND
+
+
+def test_a_batch_sampler_whose_epoch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = ws.BatchSampler(12, 3, ws.Sequential())
+    batches = iter(sampler)
+    with monkeypatch.context() as patch:
+        patch.setattr(FixedSteps, "steps", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+    assert [*batches] == FIRST
+    assert sampler.state_dict()["epoch"] == 1
