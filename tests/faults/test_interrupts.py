@@ -7,6 +7,7 @@ Ctrl-C or a notebook's interrupt may. The operation is then repeated, with the s
 import ast
 import functools
 import shutil
+import os
 import signal
 import sys
 import threading
@@ -19,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from tests.pipeline.making import numbered_files, plan_of
 from tests.slow import either, thinned
 from torch import nn
 
@@ -258,6 +260,29 @@ def rank(interrupter: Interrupter, path: Path, *, is_drawn: bool) -> None:
         assert [np.asarray(batch).tolist() for batch in batches] == [[3, 4, 5], [9, 10, 11]]
 
 
+def replaced(interrupter: Interrupter, path: Path) -> None:
+    """A pipeline sees that files were replaced."""
+    path.mkdir()
+    paths = numbered_files(path / "files", 4, 1)
+    pipe = ws.Pipeline(paths).step(first_byte)
+    plan = plan_of(pipe, [(1, "disk", "raw")], [4], folder=path / "plan")
+    with pipe.loader(plan, 2, workers=0, sampler=ws.Sequential()) as loader:
+        for _ in range(2):
+            assert np.concatenate(list(loader)).tolist() == [0, 1, 2, 3]
+        for number, file in enumerate(paths):
+            file.write_bytes(bytes([10 + number]))
+            os.utime(file, (number, number + 0.5))
+        interrupter.interrupt(lambda: next(iter(loader)))
+        for _ in range(2):
+            assert np.concatenate(list(loader)).tolist() == [10, 11, 12, 13]
+    with pipe.loader(plan, 2, workers=0, sampler=ws.Sequential()) as loader:
+        assert np.concatenate(list(loader)).tolist() == [10, 11, 12, 13]
+
+
+def first_byte(path: Path) -> Any:
+    return np.frombuffer(path.read_bytes(), np.uint8)[0]
+
+
 OPERATIONS: dict[str, Callable[[Interrupter, Path], None]] = {
     "flush": flush,
     "extend": extend,
@@ -275,6 +300,7 @@ OPERATIONS: dict[str, Callable[[Interrupter, Path], None]] = {
     "refresh a generation": functools.partial(refresh, mode="a", edited=False, others="rebalance"),
     "rank of a loader": functools.partial(rank, is_drawn=False),
     "rank of a batch sampler": functools.partial(rank, is_drawn=True),
+    "replaced files": replaced,
 }
 
 

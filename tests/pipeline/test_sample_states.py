@@ -13,6 +13,7 @@ from tests.pipeline.making import plan_of
 
 import warmstore as ws
 from warmstore.identity import object_walk, recorded_identity
+from warmstore.pipeline import sample_states
 
 pytestmark = pytest.mark.forks
 
@@ -338,3 +339,21 @@ def test_data_below_the_root_may_move(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(set(map(tuple, each))) == len(labels) + 1
     outside = tmp_path / "two" / "data" / ".." / ".." / "one" / "data"  # written as if it were below
     assert keys(outside, str, two) != keys(outside, str, outside)
+
+
+def test_an_interrupt_while_a_change_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object, **options: object) -> Any:
+        raise KeyboardInterrupt
+
+    arrays = [np.full(3, float(number)) for number in range(COUNT)]
+    pipe = ws.Pipeline(arrays).step(doubled)
+    plan = plan_of(pipe, [(1, "disk", "raw")], [COUNT], folder=tmp_path)
+    with pipe.loader(plan, COUNT, workers=0, sampler=ws.Sequential()) as loader:
+        assert next(iter(loader))[0, 0] == 0
+        arrays[0] += 21
+        with monkeypatch.context() as patch:
+            patch.setattr(sample_states, "replace", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(loader))
+        for _ in range(2):
+            assert next(iter(loader))[0, 0] == 42

@@ -132,12 +132,14 @@ class SampleStates:
         changed = ~_equal(now, samples.each[indices])
         if samples.may_be_written:
             changed &= ~_equal(now, self._left[indices])
-            if changed.any():
-                self._leave(indices[changed], now[changed])
         if changed.any():
-            each = samples.each.copy()  # whoever has the old hashes keeps them
+            each, left = samples.each.copy(), self._left  # whoever has the old hashes keeps them
             each[indices[changed]] = now[changed]
-            self._samples = replace(samples, each=each)
+            if samples.may_be_written:
+                left = left.copy()
+                left[indices[changed]] = now[changed]
+            # No interrupt comes in between. With the second alone the change would count as one of our own calls.
+            self._samples, self._left = replace(samples, each=each), left
         return stamps
 
     def _leave(self, indices: Int64, hashes: UInt64) -> None:
