@@ -6,8 +6,8 @@ Ctrl-C or a notebook's interrupt may. The operation is then repeated, with the s
 
 import ast
 import functools
-import shutil
 import os
+import shutil
 import signal
 import sys
 import threading
