@@ -139,6 +139,41 @@ def test_a_changed_column_is_what_it_is_now(tmp_path: Path) -> None:
         ws.convert(odd, tmp_path / "odd")
 
 
+@pytest.mark.parametrize("sizes", [(-1, -1), (-1, 2), (2, -1), (2, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [("int16", pa.int16()), ("bfloat16", pa.uint16()), ("complex64", pa.uint64()), ("M8[ns]", pa.timestamp("ns"))],
+)
+def test_nested_lists_hold_what_flat_lists_hold(
+    dtype: str, kind: pa.DataType, sizes: tuple[int, int], tmp_path: Path
+) -> None:
+    numbers = np.array([16256, 1, 2, 16384, 5, 6, 7, 8]) + (1234567890123450000 if dtype == "M8[ns]" else 0)
+    nested = numbers.reshape(2, 2, 2).tolist()
+    column = pa.array([[[9, 9]] * 2, nested[0], None, nested[1]], pa.list_(pa.list_(kind, sizes[1]), sizes[0])).slice(1)
+    table = pa.table({"flat": pa.array(numbers.reshape(2, 4).tolist(), pa.list_(kind)).take([0, None, 1]), "x": column})
+    fields = {"flat": ws.Ragged(dtype), "x": ws.Ragged(dtype, 2)}
+    with ws.convert(table, tmp_path / "store", fields=fields) as store:
+        found = store["x"][:]
+        assert found[1] is None
+        for at in (0, 2):
+            assert found[at].shape == (2, 2)
+            assert found[at].tobytes() == store["flat"][at].tobytes()
+
+
+def test_nested_lists_of_no_numbers_and_of_several_lengths(tmp_path: Path) -> None:
+    kind = pa.list_(pa.list_(pa.list_(pa.int8())))
+    table = pa.table({"x": pa.array([[], [[], []], [[[]], [[]]], [[[1, 2]], [[3, 4]]]], kind)})
+    with ws.convert(table, tmp_path / "store", fields={"x": ws.Ragged("int8", 3)}) as store:
+        assert [value.shape for value in store["x"][:]] == [(0, 0, 0), (2, 0, 0), (2, 1, 0), (2, 1, 2)]
+        assert store["x"][3].tolist() == [[[1, 2]], [[3, 4]]]
+    odd = pa.table({"x": pa.array([[[[1, 2]], [[3]]]], kind)})
+    with pytest.raises(ws.SchemaMismatch, match="lengths 2 and 1, which is no array of"):
+        ws.convert(odd, tmp_path / "odd", fields={"x": ws.Ragged("int8", 3)})
+    for ndim in (1, 2, 4):
+        with pytest.raises(ws.SchemaMismatch, match=f"3 dimensions; its field has {ndim}"):
+            ws.convert(table, tmp_path / "other", fields={"x": ws.Ragged("int8", ndim)})
+
+
 @pytest.mark.parametrize("suffix", ["arrow", "parquet", "memory"])
 @pytest.mark.parametrize("registered", [True, False])
 def test_foreign_variable_shape_tensors_are_ragged(tmp_path: Path, suffix: str, registered: bool) -> None:

@@ -22,6 +22,7 @@ from warmstore.records.arrow.arrow_table import rows_of_stored, rows_of_typed
 from warmstore.records.format.encoded_rows import EncodedRows, spread
 from warmstore.records.format.fields import CHECKSUM, Array, Bytes, Field, Fields, Json, Ragged, Text, columns_of
 from warmstore.records.format.value_encoding import encode
+from warmstore.storage.array_types import Int64
 
 
 def fields_of_schema(request: Request, schema: pa.Schema, beside: Fields | None = None) -> Fields:
@@ -138,7 +139,7 @@ def _validate(name: str, values: pa.Array) -> None:
         raise BadSource(f"column {name!r}: {error}") from None
 
 
-def _tensor_parts(name: str, struct: pa.Array) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.int64]]]:
+def _tensor_parts(name: str, struct: pa.Array) -> tuple[pa.Array, Int64]:
     """Variable-shape tensors, none of them null, as flat lists, and their shapes, int64 [n, ndim]."""
     lists, sizes = struct.field("data"), struct.field("shape")
     check_nulls(name, lists)
@@ -253,50 +254,46 @@ def _exact(name: str, field: Field, flat: np.ndarray[Any, Any], dtype: np.dtype[
 
 
 def _ragged_rows(name: str, field: Ragged, values: pa.Array, shapes: Any) -> EncodedRows:
-    dtype = np.dtype(Array(field.dtype).numpy)
-    if pa.types.is_fixed_size_list(values.type):
-        values = values.cast(pa.large_list(values.type.value_type))
-    if not is_list(values.type):
+    if not is_list(values.type) and not pa.types.is_fixed_size_list(values.type):
         raise SchemaMismatch(f"column {name!r} is {values.type}; it does not fit {field}")
-    if shapes is None and field.ndim > 1 and not pa.types.is_fixed_size_list(values.type.value_type):
-        _check_leaves(name, field, values)
-        return encode(name, field, [_nested(name, field, value) for value in values.to_pylist()])
-    offsets = _offsets(values)
-    inner = values.flatten()
-    check_nulls(name, inner)
-    tail: tuple[int, ...] = ()
-    while pa.types.is_fixed_size_list(inner.type):
-        tail = (*tail, inner.type.list_size)
-        inner = inner.flatten()
-        check_nulls(name, inner)
-    flat = np.ascontiguousarray(_exact(name, field, numbers(name, inner), dtype)).view(np.uint8)
-    per_item = len(flat) // max(int(offsets[-1]), 1)
-    lengths = np.diff(offsets)
-    if shapes is None and not tail:
-        shapes = lengths[:, None]
-    elif shapes is None:
-        shapes = np.concatenate([lengths[:, None], np.tile(np.array(tail, np.int64), (len(lengths), 1))], axis=1)
+    leaves, edges, nested = _leaves(name, field, values)
+    shapes = nested if shapes is None else shapes
     if shapes.shape[1] != field.ndim:
         raise SchemaMismatch(f"column {name!r} holds lists of {shapes.shape[1]} dimensions; its field has {field.ndim}")
-    if not np.array_equal(shapes.prod(axis=1) * dtype.itemsize, lengths * per_item) or (shapes < 0).any():
+    flat = numbers(name, leaves)
+    offsets, dtype = edges * flat.itemsize, np.dtype(Array(field.dtype).numpy)
+    flat = np.ascontiguousarray(_exact(name, field, flat, dtype)).view(np.uint8)
+    if not np.array_equal(shapes.prod(axis=1) * dtype.itemsize, np.diff(offsets)) or (shapes < 0).any():
         raise BadSource(f"column {name!r}: lists and the shapes beside them differ in length")
-    return EncodedRows(len(values), flat, offsets * per_item, np.ascontiguousarray(shapes, np.int64))
+    return EncodedRows(len(values), flat, offsets, np.ascontiguousarray(shapes, np.int64))
 
 
-def _check_leaves(name: str, field: Ragged, values: pa.Array) -> None:
-    """Raise unless nested lists hold numbers of the field's dtype and no nulls."""
+def _leaves(name: str, field: Ragged, values: pa.Array) -> tuple[pa.Array, Int64, Int64]:
+    """What is in nested lists: flat; where each value begins, int64 [n + 1]; and the shapes of values, int64 [n, ndim].
+
+    Raises:
+        BadSource: a list or what is in it is null. SchemaMismatch: lists inside of a value differ in length.
+    """
+    edges = np.arange(len(values) + 1)
+    shapes: list[Int64] = []
     while is_list(values.type) or pa.types.is_fixed_size_list(values.type):
-        values = values.flatten()
+        size = values.type.list_size if pa.types.is_fixed_size_list(values.type) else None
+        ends = _offsets(values) if size is None else np.arange(len(values) + 1) * size
+        lengths, counts = np.diff(ends), np.diff(edges)
+        sizes = np.full(len(counts), size or 0)  # of values without lists at this depth
+        sizes[counts > 0] = lengths[edges[:-1][counts > 0]]
+        wanted = sizes.repeat(counts)
+        if not np.array_equal(wanted, lengths):
+            at = int(np.argmax(wanted != lengths))
+            raise SchemaMismatch(
+                f"column {name!r} holds a value with lists of the lengths {wanted[at]:,} and {lengths[at]:,}, which is "
+                f"no array of {field}"
+            )
+        shapes.append(sizes)
+        edges = ends[edges]
+        values = _unwrapped(values.flatten())
         check_nulls(name, values)
-    _exact(name, field, numbers(name, values), Array(field.dtype).numpy)
-
-
-def _nested(name: str, field: Ragged, value: Any) -> np.ndarray[Any, Any]:
-    try:
-        array = np.array(value, Array(field.dtype).numpy)
-    except (ValueError, TypeError) as error:
-        raise SchemaMismatch(f"column {name!r}: {value!r:.80} is no array of {field}: {error}") from None
-    return array if array.size else array.reshape(*array.shape, *(0,) * (field.ndim - array.ndim))
+    return values, edges, np.stack(shapes, axis=1)
 
 
 def _files(name: str, values: pa.Array) -> EncodedRows:
@@ -321,7 +318,7 @@ def _varying(edges: pa.Buffer | None, data: pa.Buffer | None, offset: int, count
     return EncodedRows(count, content[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
-def _offsets(values: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _offsets(values: pa.Array) -> Int64:
     """The start of each list in `values.flatten()`, int64 [n + 1]. `values` has no nulls."""
     lengths = np.asarray(values.value_lengths().to_numpy(zero_copy_only=False), np.int64)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
