@@ -3,6 +3,7 @@
 import errno
 import gc
 import itertools
+import signal
 import threading
 import time
 
@@ -140,6 +141,27 @@ def test_an_error_at_any_line_gives_no_key_the_values_of_another(method, sink):
         assert len(blocks.find(accepted[3].keys)) == 4
         find()
     assert line > 3
+
+
+def test_after_an_interrupted_stop_blocks_are_written_in_the_background(sink, monkeypatch):
+    blocks = WriteBehindQueue(sink.commit, flush_every=4, limit=10**9, background=True)
+    sink.gate.clear()
+    blocks.put(block(0))
+    sink.entered.wait()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "join", lambda thread: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            blocks.stop()
+    before = [thread for thread in threading.enumerate() if thread.name == "warmstore-writer"]
+    sink.gate.set()
+    blocks.flush(sink.commit)
+    sink.entered.clear()
+    blocks.put(block(4))
+    assert sink.entered.wait(60)
+    blocks.stop()
+    for thread in before:
+        thread.join()
+    assert (sink.samples, len(blocks)) == (8, 0)
 
 
 def test_flush_waits_for_the_writer(sink):

@@ -79,7 +79,6 @@ class WriteBehindQueue:
         self._wanted = False  # start a commit before `flush_every` samples wait
         self._error: BaseException | None = None  # of a commit in the background
         self._lost: BaseException | None = None  # of a commit in the background that dropped blocks
-        self._stopping = False
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
         self._committing = threading.Lock()
@@ -152,17 +151,12 @@ class WriteBehindQueue:
             del lost  # else it would keep this frame, and those of the callers
 
     def stop(self) -> None:
-        """End the thread. Pending blocks stay."""
+        """End the thread. Pending blocks stay. Where the wait is interrupted, the thread ends later."""
         with self._changed:
-            self._stopping = True
+            thread, self._thread = self._thread, None
             self._changed.notify_all()
-            thread = self._thread
-        if thread is threading.current_thread():
-            return  # the thread dropped the last reference to the cache, and ends after this
-        if thread is not None:
+        if thread is not None and thread is not threading.current_thread():  # which may drop the last reference
             thread.join()
-        self._thread = None
-        self._stopping = False
 
     def raise_error(self) -> None:
         """Raise, once, the error of a commit in the background."""
@@ -184,12 +178,12 @@ class WriteBehindQueue:
         with self._changed:
             return [block for block, _ in self._queue]
 
-    def _drain_now(self) -> None:
+    def _drain_now(self, *, in_background: bool = False) -> None:
         commit = self._commit()
         if commit is not None:
-            self._drain(commit)
+            self._drain(commit, in_background=in_background)
 
-    def _drain(self, commit: Commit) -> None:
+    def _drain(self, commit: Commit, *, in_background: bool = False) -> None:
         with self._committing:
             blocks: list[Block] = []
             try:
@@ -202,7 +196,7 @@ class WriteBehindQueue:
                 commit(blocks)
             except (SchemaMismatch, StaleCache) as error:
                 self._forget(blocks)  # another process filled the cache with other outputs: these blocks never fit
-                if threading.current_thread() is self._thread:
+                if in_background:
                     self._lost = error  # also for a flush before the thread has set _error
                 raise
             except BaseException:
@@ -230,14 +224,15 @@ class WriteBehindQueue:
         return self._error is None and bool(self._queue) and (self._samples >= self._flush_every or self._wanted)
 
     def _run(self) -> None:
+        thread = threading.current_thread()
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopping or self._is_due())
-                if self._stopping:
+                self._changed.wait_for(lambda: self._thread is not thread or self._is_due())
+                if self._thread is not thread:
                     return
             try:
                 # This may drop the last reference to the cache, which closes it: no lock is held.
-                self._drain_now()
+                self._drain_now(in_background=True)
             except Exception as error:
                 _log.warning("writing cached features failed; they stay pending in memory: %s", error)
                 with self._changed:
