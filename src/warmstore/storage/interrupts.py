@@ -4,13 +4,19 @@ Python raises KeyboardInterrupt between any two instructions of the main thread,
 that was killed. Inside `uninterrupted` they wait for the end of the section.
 """
 
+import _signal  # type: ignore[import-not-found]
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 _HELD_BACK = (signal.SIGINT, signal.SIGCHLD)
 _MOST_WAITING = 2
+
+# Those of `signal` make enumerations of their results: a section takes 12 microseconds with them, and 1.5 with these.
+_get_handler: Callable[[int], Any] = _signal.getsignal
+_set_handler: Callable[[int, Any], Any] = _signal.signal
 
 
 class uninterrupted:  # noqa: N801  reads as the function that it is used as
@@ -32,7 +38,7 @@ class uninterrupted:  # noqa: N801  reads as the function that it is used as
             return
         try:
             for number in _HELD_BACK:
-                handler = signal.getsignal(number)
+                handler = _get_handler(number)
                 section = getattr(handler, "__self__", None)
                 if isinstance(section, uninterrupted):
                     if not section._is_over:
@@ -40,7 +46,7 @@ class uninterrupted:  # noqa: N801  reads as the function that it is used as
                     handler = section._handlers[number]
                 if callable(handler):
                     self._handlers[number] = handler
-                    signal.signal(number, self._wait)
+                    _set_handler(number, self._wait)
         except BaseException:  # of the handler of a signal that is not held back yet
             self.__exit__()
             raise
@@ -57,7 +63,7 @@ class uninterrupted:  # noqa: N801  reads as the function that it is used as
     def __exit__(self, *exception: object) -> None:
         try:
             for number, handler in self._handlers.items():
-                signal.signal(number, handler)
+                _set_handler(number, handler)
         finally:
             self._is_over = True
             if self._waiting:

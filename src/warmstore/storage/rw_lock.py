@@ -70,9 +70,26 @@ class RWLock:
             else:
                 self._inside += 1
 
+        def take_now() -> bool:
+            with self._guard:
+                if self._alone or (kind == fcntl.LOCK_EX and self._inside):
+                    return False
+                try:
+                    fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return False
+                take()
+                return True
+
+        def wait() -> None:
+            self._when(lambda: not self._alone, take)
+            if kind == fcntl.LOCK_EX:
+                self._when(lambda: not self._inside)
+            fcntl.flock(self._descriptor, kind)  # at once if another reader of this process has it
+
         def release() -> None:
             nonlocal taken
-            with uninterrupted(), self._guard:
+            with self._guard:
                 taken = False
                 if kind == fcntl.LOCK_EX:
                     self._alone = False
@@ -84,18 +101,19 @@ class RWLock:
                     self._waiting.pop().release()
 
         try:
-            self._when(lambda: not self._alone, take)
-            if kind == fcntl.LOCK_EX:
-                self._when(lambda: not self._inside)
-            fcntl.flock(self._descriptor, kind)  # at once if another reader of this process has it
-            with uninterrupted():
-                try:
-                    yield
-                finally:
-                    release()
+            while True:
+                with uninterrupted():
+                    if taken or take_now():
+                        try:
+                            yield
+                        finally:
+                            release()
+                        return
+                wait()
         finally:
-            if taken:
-                release()
+            if taken:  # and the wait was interrupted
+                with uninterrupted():
+                    release()
 
     def _when(self, is_true: Callable[[], bool], call: Callable[[], None] = lambda: None) -> None:
         """Wait for a condition, and call a function before it can change."""
