@@ -134,8 +134,8 @@ class _Interpreter:
     """A connection to a process that imports modules and forks children. It ends when nobody is connected."""
 
     def __init__(self, preload: tuple[str, ...], settings: dict[str, str]) -> None:
-        source = str(Path(__file__).parents[1] / "src")
-        self._environment = {**os.environ, "PYTHONPATH": source, "PYTHONHASHSEED": HASH_SEED, **settings}
+        names = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self._environment = {**names, "PYTHONHASHSEED": HASH_SEED, **settings}
         self._preload = preload
         self._process: subprocess.Popen[bytes] | None = None
         told = json.dumps([os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid())), preload, settings])
@@ -384,7 +384,7 @@ def _end(status: int) -> None:
 
 if __name__ == "__main__":
     _BASE, _FILTERS = sys.path[1:], [*warnings.filters]
-    sys.path[:] = _BASE
+    sys.path[:] = [str(Path(__file__).parents[1] / "src"), *_BASE]  # not another checkout that is installed
     for module in sys.argv[2:]:
         importlib.import_module(module)
     if "warmstore.identity.identity" in sys.modules:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import warmstore as ws
+from warmstore.storage import registry
 from warmstore.storage.files import Files
 
 PAGE = 4096
@@ -71,12 +72,14 @@ def counted_calls():
         nonlocal count
         count += 1
 
-    sys.setprofile(see)
-    try:
-        yield calls
-    finally:
-        sys.setprofile(None)
-        calls.append(count)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_SWEPT", 0)  # now and then an operation would go through all that other tests made
+        sys.setprofile(see)
+        try:
+            yield calls
+        finally:
+            sys.setprofile(None)
+            calls.append(count)
 
 
 def test_no_python_object_per_value(tmp_path):
