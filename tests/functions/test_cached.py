@@ -140,6 +140,14 @@ class TestArguments:
         with localcontext(prec=5):
             assert third(wrapped(Decimal(1))) == "0.33333"
 
+    @pytest.mark.parametrize("named", [str, np.str_, lambda path: np.array([path]), lambda path: [np.array([path])]])
+    def test_files_count_that_arguments_name(self, keep: Any, tmp_path: Path, named: Callable[[str], Any]) -> None:
+        read = keep(lambda path: Path(str(np.ravel(path)[0])).read_text())
+        file = tmp_path / "text"
+        for text in ("a", "ab"):
+            file.write_text(text)
+            assert read(named(str(file))) == text
+
     def test_modes_of_torch_count_where_code_uses_torch(self, keep: Any) -> None:
         def product(x: Any) -> Any:
             return torch.mm(x, x)

@@ -6,6 +6,7 @@ import sys
 import types
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -174,3 +175,38 @@ def digest_elsewhere(program: str) -> str:
     ends = "\nfrom warmstore.identity import identify\nprint(identify(step).require().digest)"
     done = warm.run([sys.executable, "-c", program + ends], capture_output=True, text=True, check=True)
     return done.stdout
+
+
+def _series(library: str) -> Callable[[list[str]], Any]:
+    return lambda paths: pytest.importorskip(library).Series(paths)
+
+
+NAMING_FILES: dict[str, Callable[[list[str]], Any]] = {
+    "str": lambda paths: paths[0],
+    "str of NumPy": lambda paths: np.str_(paths[0]),
+    "bytes": lambda paths: paths[0].encode(),
+    "bytes of NumPy": lambda paths: np.bytes_(paths[0].encode()),
+    "Path": lambda paths: Path(paths[0]),
+    "list": lambda paths: paths,
+    "list of NumPy's": lambda paths: list(map(np.str_, paths)),
+    "tuples": lambda paths: [(path, 0) for path in map(np.str_, paths)],
+    "array": np.array,
+    "array of bytes": lambda paths: np.array(paths, "S"),
+    "array of objects": lambda paths: np.array(paths, object),
+    "array in a large dict": lambda paths: {"paths": np.array(paths), **dict.fromkeys(range(100))},
+    "series of pandas": _series("pandas"),
+    "series of polars": _series("polars"),
+}
+
+
+@pytest.mark.parametrize("form", NAMING_FILES)
+@pytest.mark.parametrize("count", thinned(2, [2, 100]))
+def test_text_that_names_files_counts_with_them(form: str, count: int, tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.txt" for number in range(count)]
+    for file in files:
+        file.write_text("a")
+    value = NAMING_FILES[form](list(map(str, files)))
+    before = identify([value]).require().digest
+    assert identify([value]).require().digest == before
+    files[0].write_text("ab")
+    assert identify([value]).require().digest != before

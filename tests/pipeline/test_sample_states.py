@@ -133,6 +133,32 @@ def test_an_array(tmp_path):
     assert epochs_of(source, counted, [nothing, lambda: source[2].fill(-1), nothing], tmp_path) == [COUNT, 0, 1, 0]
 
 
+@pytest.mark.parametrize("dtype", ["U4", "S4", ">f8", "object"])
+def test_arrays_are_checked_in_the_form_in_which_they_were_identified(dtype, tmp_path):
+    def number_of(sample: Any) -> Any:
+        calls[0] += 1
+        return np.full(3, float(sample))
+
+    source = np.array([str(number) for number in range(COUNT)]).astype(dtype)
+    found = epochs_of(source, number_of, [nothing, lambda: source.__setitem__(3, "99"), nothing], tmp_path)
+    assert found == [COUNT, 0, 1, 0]
+
+
+def test_samples_that_no_check_can_tell_apart_are_computed(tmp_path):
+    """The program gives them objects of a class that the first look has not met."""
+    source = [{"x": float(number)} for number in range(COUNT)]
+
+    def annotate() -> None:
+        for sample in source:
+            sample["lazy"] = Lazy(0)
+
+    def x_of(sample: Any) -> Any:
+        calls[0] += 1
+        return np.full(3, sample["x"])
+
+    assert epochs_of(source, x_of, [nothing, annotate, nothing], tmp_path) == [COUNT, 0, COUNT, COUNT]
+
+
 def test_samples_that_remember(tmp_path):
     """What samples keep as they are read is no edit; what the program sets is, also of their class."""
     source = [Lazy(number) for number in range(COUNT)]

@@ -17,6 +17,7 @@ from warmstore.identity.named_files import FileStamps, TooManyFiles
 from warmstore.identity.object_state import full_name
 from warmstore.identity.plain_data import (
     ATOMS,
+    BYTES,
     NAMES_A_FILE,
     NotPlain,
     PlainTexts,
@@ -27,7 +28,7 @@ from warmstore.identity.plain_data import (
 _STAMPS = FileStamps()
 _LONGEST_PATH = 1024
 _CONTAINERS = frozenset((list, tuple, dict))
-_NAMES = NAMES_A_FILE | {bytes}
+_NAMES = NAMES_A_FILE | BYTES
 _DEEPEST = 20
 _LONGEST_KEY = 40
 
@@ -50,7 +51,8 @@ def text_of(place: str, value: Any, objects: dict[str, Any], depth: int = 0) -> 
                 text += f" {decimal_context_text()}"
             return f"{text} {_files(place, [value])}" if kind in _NAMES else text
         if kind is np.ndarray:
-            return array_text(value)
+            names = value.ravel().tolist() if value.dtype.kind in "US" else []
+            return f"{array_text(value)} {_files(place, names)}"
         if kind.__module__ == "torch" and (tensor := _tensor_text(value)):
             return tensor
         plain = PlainTexts(_is_never_simple)

@@ -28,7 +28,7 @@ from warmstore.identity.origin import (
     program_root,
 )
 from warmstore.identity.places import Place
-from warmstore.identity.plain_data import NAMES_A_FILE, NotPlain, PlainTexts, atom_text, digest_of
+from warmstore.identity.plain_data import BYTES, NAMES_A_FILE, NotPlain, PlainTexts, atom_text, digest_of
 from warmstore.identity.reads import read_function, read_module
 from warmstore.identity.reads.classes import documentation, makes_others, may_make_others, read_class, read_constructors
 from warmstore.identity.requirements import required_by
@@ -93,7 +93,7 @@ class ObjectWalk(Walk):
                 self.decimal_context()
             elif type(value) in NAMES_A_FILE:
                 self.file(place, value)
-            elif type(value) is bytes and 0 < len(value) < _LONGEST_PATH and b"\0" not in value:
+            elif type(value) in BYTES and 0 < len(value) < _LONGEST_PATH and b"\0" not in value:
                 self.file(place, os.fsdecode(value))
             return
         kind = type(value)

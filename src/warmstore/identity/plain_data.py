@@ -112,7 +112,10 @@ for _kind in {*np.sctypeDict.values()}:
     if _kind is not np.object_:
         ATOMS[_kind] = _scalar
 
-NAMES_A_FILE = frozenset((str, pathlib.PosixPath))
+NAMES_A_FILE = frozenset((str, np.str_, pathlib.PosixPath))
+BYTES = frozenset((bytes, np.bytes_))
+"""Types of bytes, which may name a file too."""
+
 READ_ONLY = " read-only"
 """Part of the text of a read-only array. Copies and pickles of the array are writable."""
 
@@ -174,7 +177,7 @@ class PlainTexts:
         kind = type(value)
         rule = ATOMS.get(kind)
         if rule is not None:
-            if kind is bytes and 0 < len(value) < _LONGEST_PATH and b"\0" not in value:
+            if kind in BYTES and 0 < len(value) < _LONGEST_PATH and b"\0" not in value:
                 self.strings.append(value)
             elif kind is decimal.Decimal:
                 self.has_decimals = True
@@ -322,6 +325,8 @@ def _object(plain: PlainTexts, value: Any, depth: int) -> str:
 
 def array_of(plain: PlainTexts, value: Any, depth: int) -> str:
     """The text of an array within other plain data."""
+    if value.dtype.kind in "US":
+        plain.strings += value.ravel().tolist()
     return f"{_form(value)} {_content(value)}"
 
 

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warmstore.identity.samples.sample_hashes import UInt64, mixed
-from warmstore.identity.samples.sample_identities import SampleIdentities, counts_as_a_whole, identify_samples
+from warmstore.identity.samples.sample_identities import (
+    SampleIdentities,
+    counts_as_a_whole,
+    identify_samples,
+    samples_at,
+)
 from warmstore.identity.samples.selected_samples import SelectedSamples
 from warmstore.identity.watch import SHARE
 from warmstore.loading.samplers.counter_rng import Int64
@@ -152,7 +157,7 @@ class SampleStates:
         samples, source = self.samples, self._source
         assert samples.look is not None
         try:
-            values, stamps = samples.look([source[at] for at in indices.tolist()])
+            values, stamps = samples.look(samples_at(source, indices))
         except IndexError:
             values = stamps = np.zeros((len(indices), 2), np.uint64)  # the list is shorter than it was
         return mixed(values, stamps), stamps
@@ -185,7 +190,7 @@ class SampleStates:
         samples = self.samples
         if samples.identity.unknown:
             return np.zeros(len(indices), np.bool_)
-        same = _equal(samples.each[indices], identities[indices])
+        same = _equal(samples.each[indices], identities[indices]) & identities[indices].any(axis=1)
         if samples.look is None:
             return same
         now, stamps = self._hashes(indices)

@@ -35,6 +35,8 @@ def _array(walk: Walk, place: Place, value: Any) -> None:
     walk.fact(
         place, layout_text(value) if walk.settings.tensors == "layout" else walk.watched_text(place, value, array_text)
     )
+    if value.dtype.kind in "US":
+        walk.strings(place, value.ravel().tolist())
 
 
 @rule(np.memmap)

@@ -1,4 +1,4 @@
-"""Rules of tabular libraries: pandas, pyarrow and Hugging Face datasets.
+"""Rules of tabular libraries: pandas, polars, pyarrow and Hugging Face datasets.
 
 They match by the module of a type, so that no library is imported here.
 """
@@ -24,6 +24,8 @@ def rule_of_table(kind: type) -> Rule | None:
         return _hugging_face
     if module.partition(".")[0] == "pandas" and hasattr(kind, "to_numpy"):
         return _pandas
+    if module == "polars.series.series":
+        return _polars
     if module != "pyarrow.lib":
         return None
     if hasattr(kind, "to_batches"):
@@ -44,6 +46,13 @@ def _pandas(walk: Walk, place: Place, value: Any) -> None:
     array = value.to_numpy()
     if array.dtype.kind in "OUT":
         walk.strings(place, [element for element in array.ravel().tolist() if isinstance(element, str)])
+
+
+def _polars(walk: Walk, place: Place, value: Any) -> None:
+    """Record a series by its state, and by the files that its strings name."""
+    record_object(walk, place, value)
+    record_content(walk, place, value)
+    walk.strings(place, [element for element in value.to_list() if isinstance(element, str)])
 
 
 def _arrow_table(walk: Walk, place: Place, value: Any) -> None:

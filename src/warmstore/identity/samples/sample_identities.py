@@ -195,12 +195,28 @@ def listed_samples(source: Any) -> Sequence[Any] | np.ndarray[Any, Any] | None:
         listed = listed_samples(source.of)
         return None if listed is None or isinstance(listed, np.ndarray) else source.selected(listed)
     if type(source) is np.ndarray and source.ndim and not is_mapped(source):
-        if source.ndim == 1 and source.dtype.kind in "OU":
-            return source.tolist()  # type: ignore[no-any-return]
-        return None if source.dtype.hasobject else source
+        return None if source.dtype.hasobject and source.ndim > 1 else _rows(source)
     if type(source) is range:
         return list(source)
     return source if type(source) in (list, tuple) else None
+
+
+def samples_at(source: Any, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Sequence[Any] | np.ndarray[Any, Any]:
+    """Some samples, in the form in which `listed_samples` gives them.
+
+    Raises:
+        IndexError: There are fewer samples.
+    """
+    if type(source) is SelectedSamples:
+        return samples_at(source.of, source.indices[indices])
+    if type(source) is np.ndarray:
+        return _rows(source[indices])
+    return [source[at] for at in indices.tolist()]
+
+
+def _rows(array: np.ndarray[Any, Any]) -> Sequence[Any] | np.ndarray[Any, Any]:
+    """The rows of an array; its elements, if they are objects or strings."""
+    return array.tolist() if array.ndim == 1 and array.dtype.kind in "OU" else array
 
 
 def _of_rows(array: np.ndarray[Any, Any]) -> SampleIdentities:

@@ -60,9 +60,12 @@ class SampleTable:
 
 
 def match(keys: UInt64, wanted: UInt64) -> Int64:
-    """The index of the last of some keys [n, 2] that equals a wanted one; -1 for none: int64 [wanted]."""
+    """The index of the last of some keys [n, 2] that equals a wanted one; -1 for none: int64 [wanted].
+
+    Zeros are the key of a sample whose inputs are unknown, and equal no other.
+    """
     if not len(keys):
         return np.full(len(wanted), -1, np.int64)
     order = np.argsort(keys[:, 0], kind="stable")
     at = order[np.searchsorted(keys[:, 0], wanted[:, 0], side="right", sorter=order) - 1]
-    return np.where((keys[at] == wanted).all(axis=1), at, -1)
+    return np.where((keys[at] == wanted).all(axis=1) & wanted.any(axis=1), at, -1)
