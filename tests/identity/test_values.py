@@ -6,6 +6,7 @@ import sys
 import types
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,20 @@ def test_text_that_names_files_counts_with_them(form: str, count: int, tmp_path:
     assert identify([value]).require().digest == before
     files[0].write_text("ab")
     assert identify([value]).require().digest != before
+
+
+def labelled(name: str, folder: str, others: str = "") -> list[str]:
+    return [Path(each, "labels.txt").read_text() for each in (folder, others)] + [Path(folder, name).read_text()]
+
+
+@pytest.mark.parametrize("edited", ["one", "other"])
+def test_files_that_code_names_in_folders_of_arguments_count(edited: str, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "labels.txt").write_text("a")
+    bound = partial(labelled, folder=str(tmp_path / "one"), others=str(tmp_path / "other"))
+    before = identify(bound).require().digest
+    (tmp_path / edited / "unread.txt").write_text("a")
+    assert identify(bound).require().digest == before
+    (tmp_path / edited / "labels.txt").write_text("ab")
+    assert identify(bound).require().digest != before

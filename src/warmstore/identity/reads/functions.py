@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
@@ -99,6 +99,10 @@ def read_call(
     variadic = facts is not None and bool(plain.__code__.co_flags & 0x0C)
     for name, value in sorted((keywords or {}).items()):
         read_all(walk, value, place + f"({name})", uses_of(facts, name) if name in known and not variadic else {WHOLE})
+    if facts is not None:
+        _read_files_in(
+            walk, place + ".func", facts.strings, [*map(_folder, args), *map(_folder, (keywords or {}).values())]
+        )
 
 
 def read_called(walk: Walk, place: Place, function: Any) -> None:
@@ -168,18 +172,41 @@ def _read_named_files(walk: Walk, place: Place, function: FunctionType, facts: C
         value = function.__globals__.get(name)
         if name == "__file__" and isinstance(value, str):
             folders += [os.path.dirname(value), os.path.dirname(os.path.dirname(value))]  # noqa: PTH120
-        elif isinstance(value, str | os.PathLike) and len(str(value)) < 4096 and os.path.isdir(value):  # noqa: PTH112
-            folders.append(os.fspath(value) if isinstance(os.fspath(value), str) else "")
+        else:
+            folders.append(_folder(value))
+    _read_files_in(walk, place, facts.strings, folders)
     opens = not _OPENERS.isdisjoint((*facts.names, *facts.globals))
     for text in facts.strings:
-        if not text or len(text) > 1024 or "\n" in text:
+        if not _may_be_name(text):
             continue
         is_absolute = os.path.isabs(text)  # noqa: PTH117
-        paths = [] if is_absolute else [os.path.join(folder, text) for folder in folders if folder]  # noqa: PTH118
-        beside = [path for path in paths if os.path.isfile(path)]  # noqa: PTH113
-        for path in beside:
-            walk.file(place + f".<beside {text[:80]!r}>", path)
+        beside = [] if is_absolute else _files_in(folders, text)
         # The working directory of the program may be the folder of the file, or another.
         is_named = bool(text.strip("./")) and (opens or is_absolute) and os.path.isfile(text)  # noqa: PTH113
         if is_named and not any(os.path.samefile(text, path) for path in beside):  # noqa: PTH121
             walk.file(place + f".<{text[:80]!r}>", text)
+
+
+def _read_files_in(walk: Walk, place: Place, texts: Iterable[str], folders: Sequence[str]) -> None:
+    """Record the files in folders, "" for none, that constants of code name."""
+    for text in texts if any(folders) else ():
+        if _may_be_name(text) and not os.path.isabs(text):  # noqa: PTH117
+            for number, path in enumerate(_files_in(folders, text)):
+                walk.file(place + f".<beside {text[:80]!r}{f' {number}' if number else ''}>", path)
+
+
+def _files_in(folders: Sequence[str], name: str) -> list[str]:
+    paths = [os.path.join(folder, name) for folder in folders if folder]  # noqa: PTH118
+    return [path for path in paths if os.path.isfile(path)]  # noqa: PTH113
+
+
+def _may_be_name(text: str) -> bool:
+    return 0 < len(text) <= 1024 and "\n" not in text and "\0" not in text
+
+
+def _folder(value: Any) -> str:
+    """The folder that a value names; "" if it names none."""
+    if not isinstance(value, str | os.PathLike) or len(str(value)) >= 4096 or not os.path.isdir(value):  # noqa: PTH112
+        return ""
+    path = os.fspath(value)
+    return path if isinstance(path, str) else ""
