@@ -148,6 +148,31 @@ class TestArguments:
             file.write_text(text)
             assert read(named(str(file))) == text
 
+    def test_settings_of_another_thread_are_no_effect_of_a_call(self, keep: Any) -> None:
+        began, done = threading.Event(), threading.Event()
+
+        def third(count: int) -> str:
+            if count == 1:
+                began.set()
+                done.wait(60)
+            return str(Decimal(count) / 3)
+
+        f = keep(third)
+
+        def call() -> str:
+            with localcontext(prec=5):
+                result: str = f(1)
+                return result
+
+        with ThreadPoolExecutor(1) as thread:
+            other = thread.submit(call)
+            assert began.wait(60)
+            assert f(4) == "1." + 27 * "3"
+            done.set()
+            assert other.result() == "0.33333"
+        assert f(1) == "0." + 28 * "3"
+        assert f(7) == "2." + 27 * "3"
+
     def test_modes_of_torch_count_where_code_uses_torch(self, keep: Any) -> None:
         def product(x: Any) -> Any:
             return torch.mm(x, x)

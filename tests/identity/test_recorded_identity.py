@@ -5,6 +5,8 @@ import pickle
 import sys
 import types
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal, localcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -191,6 +193,21 @@ def test_after_a_call_that_was_interrupted_anywhere_changes_count() -> None:
         if not is_interrupted:
             break
     assert line > 100
+
+
+def test_settings_of_a_thread_count_as_they_are_in_the_one_that_looked_first() -> None:
+    def divide() -> Decimal:
+        return Decimal(1) / 3
+
+    def elsewhere() -> str:
+        with localcontext(prec=7):
+            return recorded.refresh(again=True).digest
+
+    recorded = RecordedIdentity(lambda watch: walk_over(divide, name="step", watch=watch, patches=Patches()))
+    before = recorded.identity.digest
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(elsewhere).result() == before
+    assert elsewhere() != before
 
 
 def test_effects_go_with_the_arguments_that_they_belong_to() -> None:

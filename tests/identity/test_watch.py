@@ -3,6 +3,7 @@
 import collections
 import functools
 import gc
+import types
 
 import numpy as np
 import pytest
@@ -137,6 +138,37 @@ def test_noticed_at_once(change):
     assert not watch.has_moved()
     NOTICED[change](model)
     assert watch.has_moved()
+
+
+def test_a_variable_without_a_value():
+    cell = types.CellType()
+    watch = watched([cell])
+    assert not watch.has_moved()
+    cell.cell_contents = 3
+    assert watch.has_moved()
+
+
+class Stored:
+    """An object that gives its state as text, which takes some time."""
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds = clock, seconds
+        self.values = [1]
+
+    def __getstate__(self):
+        self.clock.now += self.seconds
+        return {"values": str(self.values)}
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_state_that_takes_long_to_read_is_read_in_turn(is_long):
+    clock = Clock()
+    stored = Stored(clock, 1.0 if is_long else 0.0)
+    watch = watched(stored, clock=clock)
+    del stored.values[:]
+    assert watch.has_moved(exactly=True) != is_long
+    clock.now += 1000.0
+    assert not is_long or watch.look_in_turn()
 
 
 EXACTLY = {

@@ -107,4 +107,4 @@ def detector_of(
 
 def _look(module: nn.Module, ignore: frozenset[str], watch: Watch) -> Walk:
     # Random modules are refused elsewhere. Random numbers in an `__init__` do not matter: it is not called.
-    return walk_over(module, name="module", ignore=ignore, watch=watch, called=False, draws=False)
+    return walk_over(module, is_called_here=True, name="module", ignore=ignore, watch=watch, called=False, draws=False)

@@ -20,6 +20,7 @@ _MOST = 16
 """Combinations of objects whose identities are remembered. They stay alive meanwhile."""
 
 _DRAWS = ("random.Random ", "numpy.random.Generator ", "numpy.random.RandomState ", "torch.Generator ")
+_HERE: dict[str, Any] = {"is_called_here": True, "modes": True}
 _DEFAULT_OF_TORCH = "default generator of torch"
 
 
@@ -111,5 +112,5 @@ def _is_generator(text: str) -> bool:
 
 def _look(thing: Any, others: Mapping[str, Any], name: str, ignore: frozenset[str], watch: Watch) -> Walk:
     if not others:
-        return walk_over(thing, name=name, ignore=ignore, watch=watch, modes=True)
-    return walk_over({name: thing, **others}, name="call", ignore=ignore, watch=watch, modes=True)
+        return walk_over(thing, name=name, ignore=ignore, watch=watch, **_HERE)
+    return walk_over({name: thing, **others}, name="call", ignore=ignore, watch=watch, **_HERE)

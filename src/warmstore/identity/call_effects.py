@@ -76,11 +76,13 @@ class CallEffects:
             weights_too: Whether changes of parameters and buffers are effects as well.
 
         Returns:
-            Whether weights have changed whose changes are not effects.
+            Whether anything has changed whose changes are not effects.
         """
         last = {} if self.current is None else self.current.facts
         changed = [place for place in {**last, **now.facts} if now.facts.get(place) != last.get(place)]
-        fixed = () if weights_too or self.current is None else now.weights | self.current.weights
+        fixed = now.of_thread  # another thread than that of the call has other settings
+        if not weights_too and self.current is not None:
+            fixed |= now.weights | self.current.weights
         for place in changed:
             if place not in fixed:
                 before, after = self.changed.get(place, (None, None))

@@ -164,7 +164,8 @@ def identity_of_walk(walk: Walk, version: str | None = None) -> Identity:
 class WalkResult:
     """The facts and unknown places of a finished walk, with the names behind its places. It keeps no object alive.
 
-    weights: The places of the parameters and buffers of modules. roots: The places of functions, classes and modules,
+    weights: The places of the parameters and buffers of modules. of_thread: Those of settings that each thread has for
+    itself. roots: The places of functions, classes and modules,
     by their keys in this process.
     """
 
@@ -172,6 +173,7 @@ class WalkResult:
     unknown: dict[str, str]
     names: Names
     weights: frozenset[str] = frozenset()
+    of_thread: frozenset[str] = frozenset()
     roots: dict[Any, tuple[str, weakref.ref[Any]]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -182,6 +184,7 @@ class WalkResult:
             {walk.key_of(place): reason for place, reason in walk.unknown.items()},
             walk.names,
             frozenset(map(walk.key_of, walk.weights)),
+            frozenset(map(walk.key_of, walk.of_thread)),
             walk.roots,
         )
 

@@ -12,6 +12,9 @@ _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: types that are made while the progra
 _COPYING = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
 _slots: dict[type, tuple[str, ...]] = {}
 
+MISSING = object()
+"""The value of an attribute, item or variable that is not there."""
+
 
 def full_name(thing: Any) -> str:
     """The module and qualified name of a function or class. Spawned processes call `__main__` by another name."""
@@ -32,6 +35,14 @@ def attributes_of(value: Any) -> dict[str, Any]:
         except AttributeError:
             continue
     return found
+
+
+def content_of(cell: Any) -> Any:
+    """The value of a variable of a closure; `MISSING` before it has one."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
 
 
 def slots_of(cls: type) -> tuple[str, ...]:

@@ -6,9 +6,11 @@ library are effects of the call (`call_effects`) and leave the identity as it is
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from warmstore.identity.call_effects import Call, CallEffects, written_by_calls
@@ -49,6 +51,9 @@ class RecordedIdentity:
         self.effects = CallEffects() if effects is None else effects
         self._watch = Watch(written_by_calls, clock)
         self._is_current = False  # not while a walk is running, nor after one that was interrupted
+        self._home = (
+            threading.get_ident()
+        )  # settings of threads count as they are in this one, unless it is called here
         self._known: list[tuple[WalkResult, Identity]] = []
         self.found: WalkResult
         self.identity: Identity
@@ -128,7 +133,12 @@ class RecordedIdentity:
 
     def _walked(self) -> WalkResult:
         self._is_current = False
-        return WalkResult.of(self._look(self._watch))
+        walk = self._look(self._watch)
+        now, last = WalkResult.of(walk), self.effects.current
+        if last is None or walk.settings.is_called_here or threading.get_ident() == self._home:
+            return now
+        kept = {place: last.facts[place] for place in now.of_thread if place in last.facts}
+        return replace(now, facts=now.facts | kept)
 
     def _settle(self, now: WalkResult) -> None:
         """Take over the result of a walk."""
@@ -153,5 +163,6 @@ class RecordedIdentity:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+        self._home = threading.get_ident()
         # The next check walks. Places tell which tensors calls have written to, as ids differ in this process.
         self._watch = Watch(written_by_calls, left_at=self.effects.left_at, is_stale=True)

@@ -17,11 +17,12 @@ from typing import Any
 
 from warmstore.identity import named_files
 from warmstore.identity.named_files import Files
+from warmstore.identity.object_state import MISSING
 from warmstore.identity.origin import Origin
 from warmstore.identity.patches import Patches
 from warmstore.identity.places import Names, Place
 from warmstore.identity.plain_data import atom_text, decimal_context_text, digest_of
-from warmstore.identity.watch import MISSING, Watch
+from warmstore.identity.watch import Watch
 
 EXPANDED = 64
 """Larger containers of plain data become one fact."""
@@ -44,6 +45,7 @@ class WalkSettings:
         elsewhere: Absolute paths of folders whose files count by other means.
         patches: What the program has put into installed modules.
         draws: Whether the state of a default random generator counts where code draws from it.
+        is_called_here: Whether the thread that looks also calls the object: settings of the thread are then watched.
         modes: Whether torch's modes of gradients, inference and autocast count where code uses torch.
     """
 
@@ -56,6 +58,7 @@ class WalkSettings:
     elsewhere: Collection[str] = ()
     patches: Patches | None = None
     draws: bool = True
+    is_called_here: bool = False
     modes: bool = False
 
 
@@ -70,6 +73,7 @@ class Walk(ABC):
         self.facts: dict[Place, str] = {}
         self.unknown: dict[Place, str] = {}
         self.weights: set[Place] = set()
+        self.of_thread: set[Place] = set()  # settings that each thread has for itself
         self.introspects: set[str] = set()  # what code reads of functions and classes: "doc", "name", "annotations"
         self.described: list[tuple[Place, Any]] = []
         self.memory: dict[int, Place] = {}  # the first place of each tensor's and array's memory
@@ -221,11 +225,19 @@ class Walk(ABC):
         if self.settings.watch is not None:
             self.settings.watch.add_setting(text)
 
+    def setting_of_thread(self, place: Place, text: Callable[[], str]) -> None:
+        """Record the text of a setting that each thread has for itself. No call of another thread changes it."""
+        self.of_thread.add(place)
+        if self.settings.is_called_here:
+            self.setting(place, text)
+        else:
+            self.fact(place, text())
+
     def decimal_context(self) -> None:
         """Record the context of the current thread, on which arithmetic with decimals depends."""
         place, is_new = self.root(("settings", "decimal"), "decimal context")
         if is_new:
-            self.setting(place, decimal_context_text)
+            self.setting_of_thread(place, decimal_context_text)
 
     def cannot_tell(self, place: Place, reason: str) -> None:
         """Record that the value at a place has no identity, and why."""

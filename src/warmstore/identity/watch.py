@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from warmstore.identity.object_state import slots_of
+from warmstore.identity.object_state import MISSING, slots_of
 from warmstore.identity.plain_data import array_text
 
 SHARE = 0.01
@@ -40,9 +40,6 @@ _TINY = 1 << 14  # bytes. Every walk hashes tensors up to this size: batch norm 
 _REMADE = frozenset((int, str, bytes))
 """Types of values that are the same where they are equal."""
 
-MISSING = object()
-"""The value of an attribute or item that is not there."""
-
 _version_of, _strides_of = attrgetter("_version"), methodcaller("stride")
 _Make = Callable[[Any], str]
 
@@ -56,6 +53,13 @@ class _Content:
     text: str
     make: _Make
     is_known: bool = True
+
+
+@dataclass(frozen=True)
+class _State:
+    """Stands for a state that is read by a function. nbytes: as many as are hashed in that time."""
+
+    nbytes: int
 
 
 @dataclass
@@ -147,6 +151,13 @@ class Watch:
     def add_probe(self, read: Callable[[], Any]) -> None:
         """Watch the value of a function that makes a new, equal object at each call. Only exact checks call it."""
         self._added.probes.append(read)
+
+    def add_state(self, text: Callable[[], str]) -> None:
+        """Watch a state by its text: in exact checks if that takes little time, and in turn otherwise."""
+        began = self._clock()
+        now = text()
+        state = _State(int((self._clock() - began) * _RATE))
+        self._contents[id(state)] = _Content(state, None, now, lambda _: text())
 
     def add_attributes(self, value: Any) -> None:
         """Watch the attributes of an object and, in subclasses of builtin containers, its elements."""
@@ -373,7 +384,7 @@ class _Settled:
         if self._has_tensors and self._stamps_now() != self._stamps:
             return True
         now = [*map(call, self._cells)]
-        if not all(map(is_, now, self._read)) and not all(map(is_same, now, self._read)):
+        if not all(map(is_, now, self._read)) and not all(map(_is_same, now, self._read)):
             return True
         return exactly and self._has_moved_inside()
 
@@ -397,7 +408,7 @@ class _Settled:
         return np.fromiter(chain.from_iterable(parts), object, self._count)
 
 
-def is_same(now: Any, before: Any) -> bool:
+def _is_same(now: Any, before: Any) -> bool:
     """Whether a variable has its value of before. Attributes of compiled functions are new ints at each read."""
     return now is before or (type(now) in _REMADE and type(now) is type(before) and now == before)
 

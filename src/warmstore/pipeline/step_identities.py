@@ -18,6 +18,7 @@ from warmstore.errors import NoFingerprint
 from warmstore.identity.call_effects import effects_of
 from warmstore.identity.identity import Identity, WalkResult, difference, reasons, remedies, walk_over
 from warmstore.identity.patches import Patches
+from warmstore.identity.plain_data import atom_text
 from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.samples.sample_identities import SampleIdentities
 from warmstore.identity.samples.selected_samples import SelectedSamples
@@ -60,8 +61,10 @@ class Identities:
         return chosen
 
     def _recorded(self, step: Step) -> RecordedIdentity:
-        arguments = tuple((name, id(value)) for name, value in sorted(step.arguments.items()))
-        effects = effects_of(step.function, (arguments, step.ignore, self._settings.root, self._settings.files))
+        named = sorted(step.arguments.items())
+        arguments = tuple((name, atom_text(value) or id(value)) for name, value in named)
+        key = arguments, step.ignore, self._settings.root, self._settings.files
+        effects = effects_of(step.function, key, objects=[value for _, value in named if atom_text(value) is None])
         return RecordedIdentity(partial(self._look, step, patches=self._patches), step.version, effects)
 
     def _look(self, step: Step, watch: Watch | None = None, *, patches: Patches | None = None) -> Walk:

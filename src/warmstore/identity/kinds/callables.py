@@ -11,6 +11,7 @@ import types
 from typing import Any
 
 from warmstore.identity.kinds.registry import attribute_rule, rule
+from warmstore.identity.object_state import MISSING, content_of
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
 from warmstore.identity.reads import read_call, read_method, refusal_of
@@ -105,11 +106,12 @@ def _code(walk: Walk, place: Place, value: Any) -> None:
 
 @rule(types.CellType)
 def _cell(walk: Walk, place: Place, value: Any) -> None:
-    walk.watch_cell(functools.partial(getattr, value, "cell_contents", None))
-    try:
-        walk.whole(place, value.cell_contents)
-    except ValueError:
+    walk.watch_cell(functools.partial(content_of, value))
+    content = content_of(value)
+    if content is MISSING:
         walk.fact(place, "empty cell")
+    else:
+        walk.whole(place, content)
 
 
 @rule(types.GenericAlias, types.UnionType)

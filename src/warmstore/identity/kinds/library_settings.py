@@ -21,17 +21,18 @@ def record_settings(walk: Walk, library: str) -> None:
     """Record the global settings of a library, if it has any."""
     if library == "numpy":
         place, _ = walk.root(("settings", "numpy"), "settings of numpy")
-        walk.setting(place, lambda: repr(sorted(np.get_printoptions().items(), key=str)))
+        walk.setting_of_thread(place, lambda: repr(sorted(np.get_printoptions().items(), key=str)))
     elif library == "jax":
         place, _ = walk.root(("settings", "jax"), "settings of jax")
         walk.setting(place, _settings_of_jax)
     elif library == "torch":
-        from warmstore.identity.kinds.torch_objects import GLOBAL_HOOKS, modes_text, settings_text
+        from warmstore.identity.kinds.torch_objects import GLOBAL_HOOKS, device_text, modes_text, settings_text
 
         place, _ = walk.root(("settings", "torch"), "settings of torch")
         walk.setting(place, settings_text)
+        walk.setting_of_thread(place + ".<device>", device_text)
         if walk.settings.modes:
-            walk.setting(place + ".<modes>", modes_text)
+            walk.setting_of_thread(place + ".<modes>", modes_text)
         for holder in GLOBAL_HOOKS:
             walk.watch(holder)
         for at, hook in enumerate([hook for holder in GLOBAL_HOOKS for hook in holder.values()]):

@@ -12,8 +12,10 @@ import sys
 import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import chain, compress
+from operator import is_
 from typing import Any
 
 from warmstore.identity.kinds.registry import rule
@@ -27,9 +29,7 @@ from warmstore.identity.object_state import (
 )
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
-from warmstore.identity.plain_data import atom_text
 from warmstore.identity.walk import Walk
-from warmstore.identity.watch import is_same
 
 _NEW_OBJECT = vars(copyreg)["__newobj__"]
 _OF_THIS_PROCESS = {
@@ -119,11 +119,9 @@ def record_object(walk: Walk, place: Place, value: Any) -> None:
     if kind.__module__ == "builtins" and kind.__name__ == "PyCapsule":
         walk.cannot_tell(place, "the content of a capsule of C is out of reach")
         return
-    read = partial(reducer, value) if reducer is not None else partial(value.__reduce_ex__, 4)
+    read = partial(_quietly, partial(reducer, value) if reducer is not None else partial(value.__reduce_ex__, 4))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            reduced = read()
+        reduced = read()
     except Exception as error:
         walk.cannot_tell(place, f"the state of a {kind.__module__}.{kind.__qualname__} cannot be read ({error})")
         return
@@ -134,7 +132,11 @@ def record_object(walk: Walk, place: Place, value: Any) -> None:
     if not isinstance(reduced, tuple) or not 2 <= len(reduced) <= 6:
         walk.cannot_tell(place, f"__reduce_ex__ of a {kind.__qualname__} gave {type(reduced).__name__}")
         return
-    _watch_state(walk, read)
+    try:
+        _watch_state(walk, read, reduced)
+    except Exception as error:
+        walk.cannot_tell(place, f"the state of a {kind.__module__}.{kind.__qualname__} cannot be read again ({error})")
+        return
     _reduced(walk, place, kind, reduced)
 
 
@@ -159,26 +161,35 @@ def _reduced(walk: Walk, place: Place, kind: type, reduced: tuple[Any, ...]) -> 
         walk.pairs(place + ".<items>", "pairs", list(pairs))
 
 
-def _watch_state(walk: Walk, read: Callable[[], Any]) -> None:
+def _quietly(reduce: Callable[[], Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return reduce()
+
+
+def _watch_state(walk: Walk, read: Callable[[], Any], reduced: Any) -> None:
     """Watch the state of an object that its attributes may not show, by what copying and pickling read of it."""
-    before = _parts(read())
-    lasts = [*map(is_same, _parts(read()), before)]  # other parts are made anew at each call
+    if walk.settings.watch is None:
+        return
+    bare = type(walk)("", replace(walk.settings, watch=None))  # does not keep what this walk has found
+    before = _parts(reduced)
+    lasts = [*map(is_, _parts(read()), before)]
+    lasting = [*compress(before, lasts)]
 
     def text() -> str:
         now = _parts(read())
-        if len(now) != len(before) or not all(map(is_same, compress(now, lasts), compress(before, lasts))):
+        if len(now) != len(lasts) or not all(map(is_, compress(now, lasts), lasting)):
             return ""
-        return walk.apart([part for part, is_lasting in zip(now, lasts, strict=True) if not is_lasting])
+        return bare.apart([part for part, is_lasting in zip(now, lasts, strict=True) if not is_lasting])
 
-    walk.watch_probe(text)
+    walk.settings.watch.add_state(text)
 
 
 def _parts(reduced: Any) -> list[Any]:
-    """The arguments, the state and the items that `__reduce_ex__` has returned; texts in the place of plain data."""
+    """The arguments, the state and the items that `__reduce_ex__` has returned."""
     args, state, items, pairs = (*reduced[1:5], None, None, None)[:4]
     inside = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else (state,)
-    parts = [*args, *inside, *(items or ()), *chain.from_iterable(pairs or ())]
-    return [part if (text := atom_text(part)) is None else text for part in parts]
+    return [*args, *inside, *(items or ()), *chain.from_iterable(pairs or ())]
 
 
 def _reduces_by_default(kind: type) -> bool:

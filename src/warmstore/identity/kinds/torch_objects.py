@@ -363,9 +363,13 @@ def settings_text() -> str:
         backends.cudnn.deterministic,
         backends.cudnn.allow_tf32,
         backends.cuda.matmul.allow_tf32,
-        torch.get_default_device(),
     )
     return " ".join(map(str, settings))
+
+
+def device_text() -> str:
+    """The device on which the current thread makes tensors."""
+    return str(torch.get_default_device())
 
 
 def modes_text() -> str:

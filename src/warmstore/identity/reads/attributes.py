@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.identity.object_state import has_identity
+from warmstore.identity.object_state import MISSING, has_identity
 from warmstore.identity.origin import origin_of, origin_of_class, origin_of_function
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import atom_text
@@ -25,7 +25,6 @@ from warmstore.identity.reads.classes import documentation, static
 from warmstore.identity.reads.code_facts import WHOLE, Chain, CodeFacts, facts_of
 from warmstore.identity.reads.refusals import REFLECTION, REFUSED_MODULES, is_refused, reflection_reason
 from warmstore.identity.walk import Walk
-from warmstore.identity.watch import MISSING
 
 INTROSPECTION = {
     "__doc__": "doc", "getdoc": "doc", "__annotations__": "annotations", "get_type_hints": "annotations",

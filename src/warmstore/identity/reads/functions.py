@@ -13,7 +13,7 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-from warmstore.identity.object_state import full_name
+from warmstore.identity.object_state import MISSING, content_of, full_name
 from warmstore.identity.origin import WARMSTORE, Origin, is_found, origin_of_class, origin_of_function, origin_of_name
 from warmstore.identity.places import Place
 from warmstore.identity.reads.attributes import INTROSPECTION, read, read_all, uses_of
@@ -156,13 +156,12 @@ def _read_attributes(walk: Walk, place: Place, function: FunctionType) -> None:
 
 def _read_closure(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts) -> None:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            value = cell.cell_contents
-        except ValueError:
+        walk.watch_cell(partial(content_of, cell))
+        value = content_of(cell)
+        if value is MISSING:
             walk.fact(place + f".<{name}>", "empty")
-            continue
-        walk.watch_cell(partial(getattr, cell, "cell_contents", None))
-        read_all(walk, value, place + f".<{name}>", uses_of(facts, name))
+        else:
+            read_all(walk, value, place + f".<{name}>", uses_of(facts, name))
 
 
 def _read_named_files(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts) -> None:

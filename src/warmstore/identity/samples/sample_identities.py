@@ -58,8 +58,8 @@ _PATHS = frozenset((str, PosixPath))
 class Look(Protocol):
     """Hashes some samples of a source as they are now."""
 
-    def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:
-        """Hashes of values and of the files that they name, uint64 [n, 2] each; `mixed` joins both."""
+    def __call__(self, samples: Any) -> tuple[UInt64, UInt64]:
+        """Hashes of a sequence or array of values and of the files that they name, uint64 [n, 2] each; see `mixed`."""
 
 
 @dataclass(frozen=True)
