@@ -94,8 +94,8 @@ def attach(
                             else:
                                 staging = path / STAGING / f"{seed:016x}-{number}"
                                 _stage_sidecar(staging, data, files)
-                                targets = {0: chunk_path(folder, local_number)}
-                                fetch_chunks(staging, {0: chunk}, objects, files, targets, progress)
+                                fetch_chunks(staging, {0: chunk}, objects, files, progress)
+                                files.rename(chunk_path(staging, 0), chunk_path(folder, local_number))
                                 files.remove_folder(staging)
                                 files.sync_folder(folder)
                             adopted = new_entry(ADOPTED, local_number, rows=number, body_hash=seed)

@@ -1,10 +1,12 @@
 """`pull`: copy to a folder the rows of a remote store that the folder lacks.
 
-Every block is checked on arrival, and a chunk gets its name once all of it is on the disk. So an interrupted pull
-leaves the store unchanged, and the next pull uses the fetched blocks.
+Every block is checked on arrival. Chunks are fetched into a folder of their own, and get their names in the store under
+the lock of its log, just before the log names them. So an interrupted pull leaves the store unchanged, and the next
+pull uses the fetched blocks.
 """
 
 import contextlib
+from collections.abc import Iterable, Mapping
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from warmstore.replicate.push import PushResult, push
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import Local, find_copy, relation, write_note
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
-from warmstore.storage.files import COPY, Files, ensure_folder, file_lock, is_locked, opened
+from warmstore.storage.files import COPY, Files, ensure_folder, file_lock, is_at, is_locked, open_or_create, opened
 from warmstore.storage.progress import progress_bar
 from warmstore.storage.threads import ThreadPool
 
@@ -53,7 +55,8 @@ def pull(
     `at`: the number of the push whose state is copied; None for the last one.
 
     Raises:
-        Diverged: the store in the folder has rows that the remote lacks. NotAStore: the remote has no store.
+        Diverged: the store in the folder has rows that the remote lacks, or a writer. NotAStore: the remote has no
+            store.
         StoreExists: the folder holds something else, or the remote holds a feature cache.
         Damaged: the remote's bytes are not those that were pushed.
         RemoteUnavailable, RemoteRefused: the store is unchanged; the next pull uses the fetched blocks.
@@ -86,7 +89,10 @@ def _pull_new(path: Path, head: RemoteSnapshot, objects: Objects, files: Files, 
     for old in draft.glob("g[0-9]*"):
         if old != folder:
             files.remove_folder(old)
-    pulled = _fetch(folder, folder, head, dict(head.chunks), objects, files, progress)
+    fetch_chunks(folder, head.chunks, objects, files, progress)
+    for unneeded in (*folder.glob("*.hashes"), folder / "pages", folder / "pages.lock"):
+        files.remove(unneeded)
+    files.sync_folder(folder)
     files.remove(folder / "log")
     files.remove(folder / f"log{COPY}")
     create_log(folder, files, head.log)
@@ -97,7 +103,7 @@ def _pull_new(path: Path, head: RemoteSnapshot, objects: Objects, files: Files, 
         path.rmdir()
     files.rename(draft, path)
     files.sync_folder(path.parent)
-    return PullResult(*pulled, _rows(head.entries))
+    return _result(head.chunks, _rows(head.entries))
 
 
 def _pull_more(path: Path, head: RemoteSnapshot, objects: Objects, files: Files, progress: bool | None) -> PullResult:
@@ -112,60 +118,64 @@ def _pull_more(path: Path, head: RemoteSnapshot, objects: Objects, files: Files,
         wanted = {number: chunk for number, chunk in head.chunks.items() if is_new or number not in local.ends}
         for number in wanted:
             if chunk_path(target, number).exists() and is_locked(chunk_path(target, number)):
-                raise Diverged(f"{path} is being written to; close its writers, then pull")
-        pulled = _fetch(path / ".pull", target, head, wanted, objects, files, progress)
+                raise _written_to(path)  # found here, nothing is fetched in vain
+        staging = path / ".pull"
+        fetch_chunks(staging, wanted, objects, files, progress)
         write_note(path, objects, head, files, pulling=True)
         known = replace(local.manifest, id=head.manifest.id)  # hashes of another store's log do not match
         try:
             with open_log(path, known, files, write=True) as log, log.locked():
+                committed = log.read(0).tobytes()
+                if committed != local.entries.tobytes() or not (is_new or head.log.startswith(committed)):
+                    raise _written_to(path)
+                if not _move(staging, target, wanted, files):
+                    raise _written_to(path)
+                files.remove_folder(staging)
+                files.sync_folder(target)
                 open_numbers(path, head.manifest, files).take(head.numbers)
                 if is_new:
                     create_log(target, files, head.log)
-                    has_grown = log.read(0).tobytes() != local.entries.tobytes()
-                    if not has_grown:
-                        log.append_locked(new_entry(CLOSED, 0))
+                    log.append_locked(new_entry(CLOSED, 0))
                 else:
-                    has_grown = not log.extend_locked(head.log)
-                if has_grown:
-                    raise Diverged(f"{path} was written to during the pull; close its writers, then pull")
+                    log.extend_locked(head.log)
                 write_manifest(path, head.manifest, files)
         except GenerationClosed:
             raise Diverged(f"{path} was rebalanced during the pull; pull again") from None
         write_note(path, objects, head, files)
         remove_leftovers(path, head.manifest, files)
-        return PullResult(*pulled, _rows(head.entries) - (0 if is_new else _rows(local.entries)))
+        return _result(wanted, _rows(head.entries) - (0 if is_new else _rows(local.entries)))
 
 
-def _fetch(
-    staging: Path,
-    target: Path,
-    head: RemoteSnapshot,
-    wanted: dict[int, RemoteChunk],
-    objects: Objects,
-    files: Files,
-    progress: bool | None,
-) -> tuple[int, int]:
-    """Fetch chunks into `staging` and move complete ones to `target`. Returns their number and bytes."""
-    targets = {number: chunk_path(target, number) for number in wanted}
-    fetch_chunks(staging, wanted, objects, files, targets, progress)
-    if staging != target:
-        files.remove_folder(staging)
-    else:
-        for path in (*staging.glob("*.hashes"), staging / "pages", staging / "pages.lock"):
-            files.remove(path)
-    files.sync_folder(target)
-    return len(wanted), sum(chunk.size for chunk in wanted.values())
+def _written_to(path: Path) -> Diverged:
+    return Diverged(f"{path} is being written to, or was during the pull; close its writers, then pull")
+
+
+def _move(staging: Path, target: Path, numbers: Iterable[int], files: Files) -> bool:
+    """Move fetched chunks to the folder of a generation, all or none. Returns False if a live writer has begun a chunk
+    with one of their numbers.
+
+    The caller holds the lock of the log, which has no entry of these chunks. A file of such a number was left by a
+    process that died, or a writer creates it now. Writers lock their files, so it is replaced under its lock.
+    """
+    with contextlib.ExitStack() as undo:
+        for number in numbers:
+            fetched, path = chunk_path(staging, number), chunk_path(target, number)
+            descriptor = open_or_create(path, files)
+            try:
+                if not files.lock(descriptor, wait=False) or not is_at(descriptor, path):
+                    return False
+                files.rename(fetched, path)
+            finally:
+                files.close(descriptor)
+            undo.callback(files.rename, path, fetched)
+        undo.pop_all()
+    return True
 
 
 def fetch_chunks(
-    staging: Path,
-    wanted: dict[int, RemoteChunk],
-    objects: Objects,
-    files: Files,
-    targets: dict[int, Path],
-    progress: bool | None,
+    staging: Path, wanted: Mapping[int, RemoteChunk], objects: Objects, files: Files, progress: bool | None
 ) -> None:
-    """Fetch chunks into files in `staging`, and move each to its target once it is on the disk."""
+    """Fetch chunks into files in `staging`. Their bytes are on the disk when this returns."""
     with contextlib.suppress(FileExistsError):
         files.make_folder(staging)
     cache = BlockCache(staging, wanted, objects, files, None)
@@ -181,8 +191,6 @@ def fetch_chunks(
             cache.fetch_chunk(number, count)
             with opened(cache.path(number), files, write=True) as descriptor:
                 files.sync(descriptor)
-            if cache.path(number) != targets[number]:
-                files.rename(cache.path(number), targets[number])
 
         with ThreadPool(_AT_ONCE, thread_name_prefix="warmstore-pull") as pool:
             try:
@@ -196,6 +204,10 @@ def fetch_chunks(
                 pool.shutdown(wait=False, cancel_futures=True)
                 objects.close()
                 raise
+
+
+def _result(chunks: Mapping[int, RemoteChunk], records: int) -> PullResult:
+    return PullResult(len(chunks), sum(chunk.size for chunk in chunks.values()), records)
 
 
 def _rows(entries: Entries) -> int:

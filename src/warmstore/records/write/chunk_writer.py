@@ -18,7 +18,7 @@ import xxhash
 
 from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.log.log_entries import BATCH, SEALED, Entries, new_entry
-from warmstore.storage.files import HUGE_PAGE, Buffer, Files, write_all, write_failed
+from warmstore.storage.files import HUGE_PAGE, Buffer, Files, is_at, write_all, write_failed
 from warmstore.storage.threads import pool
 
 _LARGE = 1 << 20
@@ -36,7 +36,7 @@ class ChunkWriter:
     def __init__(
         self, folder: Path, number: int, schema: pa.Schema, files: Files, owner: str = "", *, ahead: bool = True
     ) -> None:
-        """Create the chunk's file.
+        """Create the chunk's file. Raises FileExistsError if another process has a file of this number.
 
         Args:
             owner: the store's id and generation, as ID/GENERATION, for the schema's metadata.
@@ -61,10 +61,14 @@ class ChunkWriter:
         self._extended_to = 0
         self._batches = 0
         try:
-            if not files.lock(self._descriptor, wait=False):
-                raise BlockingIOError(errno.EAGAIN, "another process locked the file while it was being created")
+            if not files.lock(self._descriptor, wait=False) or not is_at(self._descriptor, self.path):
+                # A pull takes the names of chunks without a live writer, and this one had no lock yet.
+                self.release()
+                raise FileExistsError(errno.EEXIST, "another process took the file", str(self.path))
             files.sync_folder(folder)
             self._arrow = pa.ipc.new_file(pa.PythonFile(self._staged, mode="w"), schema)
+        except FileExistsError:
+            raise
         except BaseException as error:
             self.abandon()
             if isinstance(error, OSError):
@@ -136,10 +140,10 @@ class ChunkWriter:
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 self._cut_to(self._end)
+            if not self._end:
+                with contextlib.suppress(OSError):  # under its lock: afterwards the name may be another process's
+                    self._files.remove(self.path)
         self.release()
-        if not self._end:
-            with contextlib.suppress(OSError):
-                self._files.remove(self.path)
 
     def trim(self) -> None:
         """Cut off the extension of the file. The next batch extends it again."""
