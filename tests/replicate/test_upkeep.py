@@ -13,6 +13,7 @@ from warmstore.remote.objects import Objects
 from warmstore.replicate import push as push_module
 from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.remote_snapshot import RemoteSnapshot
+from warmstore.replicate.staged_part import StagedPart
 from warmstore.replicate.upkeep import gc, repair, retire, verify
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
@@ -129,6 +130,37 @@ def test_chunks_of_a_record_store_are_collected(tmp_path: Path) -> None:
     chunk = next(path for path in url.rglob("chunks/*") if not path.suffix)
     chunk.write_bytes(b"")
     assert "damaged" in verify(Remote(url)).problems[0]
+
+
+def test_parts_of_a_staged_write_are_collected_once_it_sends_no_more(tmp_path: Path) -> None:
+    """The tasks of a job end days apart, and no head names the chunks before the commit."""
+    folder, url = tmp_path / "store", f"file://{tmp_path}/store"
+    fields = {"x": ws.Array("int64")}
+
+    def send(write: ws.StagedWrite, first: int) -> StagedPart:
+        with write.part() as part:
+            part.extend({"x": np.arange(first, first + 10)})
+        return part.finish()
+
+    with ws.StagedWrite(url, fields=fields) as write:
+        write.commit([send(write, 0)])
+    write, dead = (ws.StagedWrite(url, append=True) for _ in range(2))
+    parts, lost = [send(write, 10)], send(dead, 90)
+    age(folder, 40)
+    parts.append(send(write, 20))
+    assert verify(Remote(url)).unused == 0
+    assert gc(Remote(url), keep=DAY).objects == 3  # the list of the dead write, its chunk and the hashes
+    assert not (folder / "staged" / dead.token / lost.name).exists()
+    with pytest.raises(Damaged, match=f"of the part {lost.name} is gone"):
+        dead.commit([lost])
+    assert write.commit(parts) == 20
+    with ws.RecordStore.clone(url, tmp_path / "copy") as copy:
+        assert copy.verify().ok
+        assert copy["x"][:].tolist() == [*range(30)]
+    (folder / "staged" / "0").mkdir(parents=True)
+    (folder / "staged" / "0" / "part").write_bytes(b"no list")
+    with pytest.raises(Damaged, match="cannot be read"):
+        gc(Remote(url), keep=DAY)
 
 
 @pytest.mark.parametrize("verify", [False, True])

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.errors import Diverged, NotAStore, SchemaMismatch, StoreExists, WarmstoreError
+from warmstore.errors import Damaged, Diverged, NotAStore, SchemaMismatch, StoreExists, WarmstoreError
 from warmstore.records.format.fields import Fields, check_fields
 from warmstore.records.format.generation_log import open_log
 from warmstore.records.format.manifest import Manifest, read_manifest
@@ -129,6 +129,7 @@ class StagedWrite:
             SchemaMismatch: parts have different fields, or there is neither a part nor a field. Nothing is committed.
             StoreExists: another process created a store at the target.
             Diverged: another process pushed to the URL.
+            Damaged: chunks of a part are gone from the URL. Nothing is committed: write that part again.
             WriteFailed: nothing is committed.
             RemoteUnavailable, RemoteRefused: all of the parts are committed, where an answer was lost, or none. Call
                 `commit` again with the same parts: it commits them once.
@@ -302,13 +303,17 @@ class _RemoteTarget:
     def _append(self, objects: Objects, parts: list[StagedPart]) -> None:
         for _ in range(_TRIES):
             known = find_copy(objects)
-            if _holds(known, parts) or write_head(objects, _extended(known, objects, parts)):
+            if _holds(known, parts):
+                return
+            _check_sent(objects, parts)
+            if write_head(objects, _extended(known, objects, parts)):
                 return
         raise Diverged(f"other processes keep pushing to {self.shown}; commit again later")
 
     def _create(self, objects: Objects, manifest: Manifest, parts: list[StagedPart]) -> None:
         heads = read_heads(objects)
         if not heads:
+            _check_sent(objects, parts)
             write_head(objects, _extended(RemoteSnapshot("", 0, False, manifest, b"", {}), objects, parts))
             heads = read_heads(objects)
         own = next((head for head in heads if head.manifest.id == manifest.id), None)
@@ -331,6 +336,25 @@ class _RemoteTarget:
 
 def _taken(objects: Objects) -> StoreExists:
     return StoreExists(f"{objects.location.url} holds a store already; use append=True, or another URL")
+
+
+def _check_sent(objects: Objects, parts: list[StagedPart]) -> None:
+    """Raise Damaged unless the remote has all chunks of some parts."""
+
+    async def check(sent: tuple[StagedPart, RemoteChunk]) -> None:
+        part, chunk = sent
+        sizes = ((chunk.object, chunk.size), (chunk.hashes_object, chunk.hash_size * chunk.blocks))
+        for name, size in sizes:
+            found = await objects.size_async(name)
+            if found != size:
+                state = "is gone" if found is None else f"has {found:,} bytes in place of {size:,}"
+                raise Damaged(
+                    f"{objects.location.url}/{name} of the part {part.name} {state}: `remote gc` removes parts of a "
+                    "write that has sent none for 30 days. Nothing is committed; write the part again"
+                )
+
+    chunks = [(part, RemoteChunk(part.chunks[number], size)) for part in parts for number, size in part.sizes.items()]
+    objects.run(objects.each(check, chunks))
 
 
 def _holds(known: RemoteSnapshot, parts: list[StagedPart]) -> bool:

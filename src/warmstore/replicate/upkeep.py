@@ -7,6 +7,7 @@ record store is repaired by `push(verify=True)` from an undamaged copy.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,9 +22,12 @@ from warmstore.replicate.push import is_intact
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.remote_snapshot import read_all_heads
+from warmstore.replicate.staged_part import STAGED
 
 LEAST_KEEP = 24 * 3600.0
 """The least age in seconds of an object that `gc` removes. A push sends chunks long before it names them."""
+STAGED_KEEP = 30 * 24 * 3600.0
+"""The age in seconds of the last part of a staged write after which `gc` takes the write for a dead one."""
 _COLLECTED = re.compile(r"(chunks|sidecars|about|logs|packs)/[0-9a-f]{32,64}(\.hashes)?")
 
 
@@ -108,7 +112,8 @@ def _verify_heads(objects: Objects, entries: dict[str, Entry], *, deep: bool) ->
             or chunk.hashes_object not in entries
         ):
             problems.append(f"{chunk.object} is missing or damaged; push the store again, with verify=True")
-    unused = _unused(entries.values(), _named_by_heads(objects))
+    lists = [name for name in entries if name.startswith(f"{STAGED}/")]
+    unused = _unused(entries.values(), _named_in_store(objects, lists))
     return RemoteReport([], problems, len(unused), sum(entry.size for entry in unused))
 
 
@@ -181,6 +186,8 @@ def _rewrite(objects: Objects, log: PartLog, parts: PushedParts, part: Part, kep
 def gc(remote: Remote, *, keep: float, dry_run: bool = False) -> Collected:
     """Remove objects that nothing names and that are older than `keep` seconds. Safe beside pushes and readers.
 
+    The parts of a staged write stay until the last one that was sent is older than `STAGED_KEEP`.
+
     Raises:
         ValueError: `keep` is less than a day.
         Damaged: something cannot be read, so what it names is unknown; repair or retire it first.
@@ -191,14 +198,16 @@ def gc(remote: Remote, *, keep: float, dry_run: bool = False) -> Collected:
     with contextlib.closing(remote.open()) as objects:
         now = objects.run(objects.clock_async())
         entries = objects.entries()
+        expired: list[Entry] = []
         if has_parts(objects):
             parts = PartLog(None).read(objects)  # what others have signed, or not, is needed too
             if parts.problems:
                 raise Damaged(f"{objects.location.url}: {parts.problems[0]}; repair it first, or retire the host")
             needed = _needed(parts, objects)
         else:
-            needed = _named_by_heads(objects)
-        unused = _unused(entries, needed)
+            lists, expired = _staged_lists(entries, now - STAGED_KEEP)
+            needed = _named_in_store(objects, lists)
+        unused = [*_unused(entries, needed), *expired]
         old = [entry for entry in unused if entry.modified < now - keep]
         if not dry_run:
             objects.delete(entry.name for entry in old)
@@ -221,13 +230,47 @@ def _needed(parts: PushedParts, objects: Objects) -> set[str]:
     }
 
 
-def _named_by_heads(objects: Objects) -> set[str]:
-    """The objects that the heads of a record store name, old ones included. Raises Damaged if one cannot be read."""
+def _staged_lists(entries: Iterable[Entry], since: float) -> tuple[list[str], list[Entry]]:
+    """The lists of parts of staged writes: those of writes that have sent a part since then, and those of others."""
+    by_write: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if entry.name.startswith(f"{STAGED}/"):
+            by_write.setdefault(entry.name.rpartition("/")[0], []).append(entry)
+    lists: list[str] = []
+    expired: list[Entry] = []
+    for parts in by_write.values():
+        if max(entry.modified for entry in parts) >= since:
+            lists += [entry.name for entry in parts]
+        else:
+            expired += parts
+    return lists, expired
+
+
+def _named_in_store(objects: Objects, lists: Iterable[str]) -> set[str]:
+    """The objects that the heads of a record store name, old ones included, and these lists of parts of staged writes.
+
+    Raises Damaged if one cannot be read.
+    """
+    # Before the heads: a commit writes its head, and then removes the lists.
+    staged = objects.run(objects.each(lambda name: _listed(objects, name), lists))
     heads, problems = read_all_heads(objects)
     if problems or not heads:
         raise Damaged(problems[0] if problems else f"{objects.location.url} holds no store")
     names = set(_of_chunks(chunk for head in heads for chunk in head.chunks.values()))
+    names.update(_of_chunks(chunk for chunks in staged for chunk in chunks))
     return names | {f"logs/{name}" for head in heads for name in head.logs}
+
+
+async def _listed(objects: Objects, name: str) -> list[RemoteChunk]:
+    """The chunks of one part of a staged write."""
+    data = await objects.get_async(name)
+    try:
+        return [RemoteChunk(chunk, 0) for chunk in json.loads(data or b"[]")]
+    except (ValueError, TypeError):
+        raise Damaged(
+            f"{objects.location.url}/{name}, which lists the chunks of a part, cannot be read; remove it once its "
+            "staged write has been committed or given up"
+        ) from None
 
 
 def _of_chunks(chunks: Iterable[RemoteChunk]) -> Iterable[str]:
