@@ -1,6 +1,7 @@
 """URLs of remotes, what is shown of them, and the credentials that belong to them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,3 +109,38 @@ def test_netrc_and_names_in_urls_are_basic_authentication(tmp_path: Path, monkey
     assert credentials.http_headers(Location.parse("https://me:secret@other/x"), anonymous=False) == basic
     assert credentials.http_headers(Location.parse("https://other/x"), anonymous=False) == {}
     assert credentials.http_headers(Location.parse("https://me:secret@other/x"), anonymous=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "variables", "identity"),
+    [
+        ("s3://bucket/a/", {"region": "x"}, {}, "s3://bucket/a"),
+        (
+            "s3://bucket/a",
+            {"aws_endpoint": "https://one/"},
+            {"AWS_ENDPOINT_URL": "two"},
+            "s3://bucket/a at https://one",
+        ),
+        ("s3://bucket/a", {}, {"AWS_ENDPOINT_URL": "https://me:pass@two?sig=1"}, "s3://bucket/a at https://two"),
+        ("s3://bucket/a", {}, {"AWS_ENDPOINT": "https://three"}, "s3://bucket/a at https://three"),
+        ("gs://bucket", {"google_base_url": "https://one"}, {}, "gs://bucket at https://one"),
+        ("az://box/x", {"account_name": "one", "account_key": "c2VjcmV0"}, {}, "az://box/x at one"),
+        ("az://box/x", {}, {"AZURE_STORAGE_ACCOUNT_NAME": "two"}, "az://box/x at two"),
+        ("az://box/x", {"azure_storage_use_emulator": True}, {}, "az://box/x at True"),
+        (
+            "az://box/x",
+            {},
+            {"AZURE_STORAGE_CONNECTION_STRING": "AccountName=three;AccountKey=c2VjcmV0;BlobEndpoint=https://four"},
+            "az://box/x at three at https://four",
+        ),
+        ("abfss://box@me.dfs.core.windows.net/x", {}, {"AZURE_STORAGE_ACCOUNT_NAME": "two"}, None),
+        ("https://host/x", {"headers": {"authorization": "word"}}, {"AWS_ENDPOINT_URL": "two"}, None),
+    ],
+)
+def test_remotes_with_one_url_at_two_endpoints_differ(
+    url: str, options: dict[str, Any], variables: dict[str, str], identity: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"AWS_CONFIG_FILE": "/dev/null", **variables}.items():
+        monkeypatch.setenv(name, value)
+    location = Location.parse(url)
+    assert credentials.identity_of(location, options, anonymous=False) == (identity or location.url)

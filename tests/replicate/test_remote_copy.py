@@ -1,5 +1,6 @@
 """Stores opened at a remote: read by ranges, within a bound, by several processes, and never a wrong byte."""
 
+import contextlib
 import os
 import pickle
 import shutil
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 from tests import warm
 from tests.remote.proxy import FAULTS, Proxy
 from tests.replicate.test_push_pull import at_s3, behind_proxy, each_request, make, same
@@ -18,9 +20,13 @@ from tests.slow import thinned, unforked
 
 import warmstore as ws
 from warmstore.errors import BadBudget, Damaged, NotAStore, ReadOnly, RemoteUnavailable
+from warmstore.records.format.manifest import Manifest
 from warmstore.remote.objects import Objects
 from warmstore.replicate.block_cache import BlockCache
 from warmstore.replicate.remote_chunk import PAGES, RemoteChunk
+from warmstore.replicate.remote_copy import Remote, copy_folder
+from warmstore.replicate.remote_diff import read_note, write_note
+from warmstore.replicate.remote_snapshot import RemoteSnapshot
 from warmstore.storage.block_source import BLOCK
 from warmstore.storage.files import Files
 
@@ -211,6 +217,23 @@ def test_the_list_of_chunks_of_a_copy_is_written_again(remote: str, tmp_path: Pa
         with ws.RecordStore.open(remote, cache_dir=tmp_path / "cache") as store:
             assert (store.gather([5, 3500])["x"] == whole).all()
         assert path.read_bytes() == data
+
+
+def test_remotes_at_two_endpoints_share_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the copy, nor the note of the last push or pull. The copy at the default endpoint keeps its old name."""
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    url = "s3://bucket/train"
+    endpoints = ({}, {"endpoint": "https://staging"}, {"endpoint": "https://production"})
+    remotes = [Remote(url, {**options, "region": "x", "skip_signature": True}) for options in endpoints]
+    copies = {copy_folder(remote, tmp_path).name for remote in remotes}
+    assert len(copies) == 3
+    assert f"train-{xxhash.xxh3_64_hexdigest(url.encode())}" in copies
+    head = RemoteSnapshot("heads/000001-a", 1, False, Manifest({}), b"", {})
+    for number, remote in enumerate(remotes):
+        with contextlib.closing(remote.open()) as objects:
+            assert read_note(tmp_path, objects, Files()) == {}, number
+            write_note(tmp_path, objects, head, Files())
+            assert read_note(tmp_path, objects, Files())["head"] == "heads/000001-a 1 0"
 
 
 @pytest.mark.slow

@@ -203,7 +203,7 @@ def prune(
         pruned = collect(
             objects,
             Keyring.from_environment(),
-            RemoteMemory(local, objects.location.url),
+            RemoteMemory(local, objects.identity),
             older_than=None if older_than is None else parse_duration(older_than),
             max_size=None if max_size is None else parse_size(max_size),
             dry_run=dry_run,

@@ -74,7 +74,7 @@ def pull(version: OpenVersion, remote: Remote, progress: bool | None) -> PullRes
 def _log_of(version: OpenVersion, remote: Remote) -> PartLog:
     """The log of a version at a remote, which remembers what it has read."""
     cache_dir = version.files.cache_dir if isinstance(version.files, RemoteFiles) else None
-    return version.logs.setdefault((remote.shown, remote.sign), remote.part_log(cache_dir))
+    return version.logs.setdefault((remote.identity, remote.sign), remote.part_log(cache_dir))
 
 
 def _join(

@@ -1,4 +1,4 @@
-"""Credentials as the clouds' own tools find them: explicit options, then variables, then files.
+"""Credentials and endpoints as the clouds' own tools find them: explicit options, then variables, then files.
 
 obstore itself reads variables, the files of Google, and the metadata services of cloud machines. This module adds what
 obstore does not read: the profiles of AWS, the variables of the AWS tools for endpoints, Azure's connection string, and
@@ -11,6 +11,7 @@ import base64
 import json
 import netrc
 import os
+import re
 from collections.abc import Mapping
 from configparser import ConfigParser, Error
 from pathlib import Path
@@ -50,6 +51,7 @@ def aws(options: Mapping[str, Any], *, anonymous: bool) -> dict[str, Any]:
     return found
 
 
+_NOT_SHOWN = re.compile(r"(?<=://)[^/@]*@|[?#].*")  # of an endpoint: names, passwords and signatures
 _AZURE_PARTS = {
     "accountname": "account_name",
     "accountkey": "account_key",
@@ -119,6 +121,29 @@ def _connection(text: str) -> dict[str, Any]:
         protocol = values.get("defaultendpointsprotocol", "https")
         found["endpoint"] = f"{protocol}://{found['account_name']}.blob.{values['endpointsuffix']}"
     return found
+
+
+def identity_of(location: Location, options: Mapping[str, Any], *, anonymous: bool) -> str:
+    """The URL of a remote, and the account and endpoint if options, variables or files give them.
+
+    Remotes with the same URL at different endpoints have different identities. An identity has no secrets.
+    """
+    parts: list[Any] = []
+    if location.kind == "s3":
+        found = aws(options, anonymous=anonymous)
+        parts = [found.get(name) for name in ("endpoint", "endpoint_url", "endpoint_url_s3")]
+        parts = parts if any(parts) else [os.environ.get("AWS_ENDPOINT")]
+    elif location.kind == "gs":
+        given = {name.lower().removeprefix("google_"): value for name, value in options.items()}
+        parts = [given.get("base_url") or os.environ.get("GOOGLE_BASE_URL")]
+    elif location.kind == "az":
+        found = azure(location, options, anonymous=anonymous)
+        account = () if "@" in location.address else ("account_name",)  # else the URL has it
+        for name in (*account, "endpoint", "use_emulator"):
+            variables = (f"{prefix}_{name.upper()}" for prefix in ("AZURE_STORAGE", "AZURE"))
+            parts += [found[name]] if name in found else filter(None, map(os.environ.get, variables))
+    shown = (_NOT_SHOWN.sub("", str(part)).rstrip("/") for part in parts if part)
+    return " at ".join((location.url, *shown))
 
 
 def makes_credentials() -> bool:

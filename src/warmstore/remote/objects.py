@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from warmstore.errors import BadArtifact, RemoteRefused, RemoteUnavailable, WarmstoreError
+from warmstore.remote.credentials import identity_of
 from warmstore.remote.limits import CircuitBreaker, RequestLimits
 from warmstore.remote.location import Location, Redacted
 from warmstore.remote.obstore_stores import knows_option, obstore_package, store_of
@@ -98,6 +99,11 @@ class Objects:
 
     def __repr__(self) -> str:
         return f"Objects({self.location.url!r})"
+
+    @property
+    def identity(self) -> str:
+        """What names this remote in local files: see `credentials.identity_of`."""
+        return identity_of(self.location, self._options, anonymous=self._anonymous)
 
     @property
     def is_conditional(self) -> bool:

@@ -22,6 +22,7 @@ from warmstore.records.format.generation_log import open_log, open_numbers
 from warmstore.records.format.manifest import NAME, read_manifest, write_manifest
 from warmstore.records.log.log_entries import CLOSED, new_entry
 from warmstore.records.log.log_files import create_log
+from warmstore.remote.credentials import identity_of
 from warmstore.remote.limits import RequestLimits
 from warmstore.remote.location import Location, is_remote
 from warmstore.remote.objects import Objects
@@ -67,6 +68,11 @@ class Remote:
     def shown(self) -> str:
         """The URL without credentials."""
         return Location.parse(self.url).url
+
+    @property
+    def identity(self) -> str:
+        """What names this remote in local files: see `credentials.identity_of`."""
+        return identity_of(Location.parse(self.url), self.options or {}, anonymous=self.anonymous)
 
     def __repr__(self) -> str:
         return f"Remote({self.shown!r})"
@@ -159,7 +165,8 @@ def copy_folder(remote: Remote, cache_dir: Path) -> Path:
     url = remote.shown.rstrip("/")
     name = re.sub(r"[^A-Za-z0-9._-]", "_", url.rpartition("/")[2])[:60] or "store"
     pinned = "" if remote.at is None else f"@{remote.at}"
-    return cache_dir.expanduser().absolute() / f"{name}-{xxhash.xxh3_64_hexdigest(url.encode())}{pinned}"
+    digest = xxhash.xxh3_64_hexdigest(remote.identity.rstrip("/").encode())
+    return cache_dir.expanduser().absolute() / f"{name}-{digest}{pinned}"
 
 
 def open_remote(

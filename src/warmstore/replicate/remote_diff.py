@@ -32,7 +32,7 @@ from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, is_locked, is_read_only, read_whole
 
 NOTE = "remote.json"
-"""The file in a store's folder with the last push or pull of each URL."""
+"""The file in a store's folder with the last push or pull of each remote."""
 
 Relation = Literal["same", "ahead", "behind"]
 
@@ -155,7 +155,7 @@ def relation_of(manifest: Manifest, log: bytes, head: RemoteSnapshot, note: dict
 
 def read_note(path: Path, objects: Objects, files: Files) -> dict[str, Any]:
     """The note of the last push to a remote, or pull from it; empty if there is none."""
-    note = _read_notes(path, files).get(objects.location.url)
+    note = _read_notes(path, files).get(objects.identity)
     return note if isinstance(note, dict) else {}
 
 
@@ -183,7 +183,7 @@ def write_note(
         note = {**old, "pulling": [head.manifest.generation, xxhash.xxh3_128_hexdigest(head.log)]}
     if note == old:
         return
-    notes = {**_read_notes(path, files), objects.location.url: note}
+    notes = {**_read_notes(path, files), objects.identity: note}
     try:
         replace_file(path / NOTE, checked_json.to_bytes(notes, indent=1), durable=True, files=files)
     except OSError as error:

@@ -197,7 +197,7 @@ def test_replaced_manifests_that_are_put_back_are_noticed(
     (old,) = manifests(remote)
     kept = old.read_bytes()
     with Objects(remote) as objects:
-        prune(objects, Keyring((KEY,)), RemoteMemory(tmp_path / "collector", objects.location.url), max_size=0)
+        prune(objects, Keyring((KEY,)), RemoteMemory(tmp_path / "collector", objects.identity), max_size=0)
     with host(tmp_path / "second", remote) as second:
         assert not second.has(0)
     assert not caplog.records

@@ -28,7 +28,7 @@ def objects(tmp_path: Path) -> Iterator[Objects]:
 
 @pytest.fixture
 def memory(tmp_path: Path, objects: Objects) -> RemoteMemory:
-    return RemoteMemory(tmp_path / "collector", objects.location.url)
+    return RemoteMemory(tmp_path / "collector", objects.identity)
 
 
 def blobs(folder: Path) -> int:

@@ -81,7 +81,7 @@ class RemoteArtifacts:
         self._environment = environment
         self._job = job
         self._namespace = namespace_of(environment)
-        self._memory = RemoteMemory(store.folder, objects.location.url, store.files)
+        self._memory = RemoteMemory(store.folder, objects.identity, store.files)
         self._log = log_of(self._namespace, keyring, self._memory.mirror / self._namespace)
         self._reading = asyncio.Lock()  # the log is not read by two lookups at once
         self._can_sign = self._log.vouching.can_write

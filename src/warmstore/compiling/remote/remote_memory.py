@@ -20,14 +20,14 @@ _PATIENCE = 5.0  # seconds to wait for another process of this host
 
 
 class RemoteMemory:
-    """The memory of the remote at `url`, shared by all processes that use the store's folder.
+    """The memory of one remote, shared by all processes that use the store's folder.
 
-    mirror: the folder for manifests that were fetched. replaced: hashes of replaced manifests.
+    remote: its `Objects.identity`. mirror: the folder for fetched manifests. replaced: hashes of replaced manifests.
     """
 
-    def __init__(self, folder: Path, url: str, files: Files = PLAIN) -> None:
+    def __init__(self, folder: Path, remote: str, files: Files = PLAIN) -> None:
         self._files = files
-        self._path = folder / "remote" / f"{sha256(url.encode()).hexdigest()[:16]}.json"
+        self._path = folder / "remote" / f"{sha256(remote.encode()).hexdigest()[:16]}.json"
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.mirror = self._path.with_suffix(".log")
         self.replaced = self._read()

@@ -109,7 +109,7 @@ class OpenVersion:
         self._read_only = options.read_only
         self._writers = WriterRanks(options.writer_ranks)
         self.remote = remote
-        self.logs: dict[tuple[str, bool], PartLog] = {}  # by URL, and whether it is signed
+        self.logs: dict[tuple[str, bool], PartLog] = {}  # by the identity of a remote, and whether it is signed
         self._accepted = 0  # blocks that the store accepted before a commit failed
         self.find_store()
         try:
