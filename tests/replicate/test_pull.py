@@ -9,6 +9,7 @@ import pytest
 
 import warmstore as ws
 from warmstore.errors import Diverged
+from warmstore.replicate import pull as pull_module
 from warmstore.replicate.block_cache import BlockCache
 from warmstore.replicate.pull import pull
 from warmstore.replicate.remote_copy import Remote
@@ -121,3 +122,27 @@ def test_a_writer_whose_new_file_a_pull_has_taken_begins_another(copy: Path) -> 
         writer.extend(numbers(100, 105))
     assert files.pulled == 20
     assert values(copy) == [*range(30), *range(100, 105)]
+
+
+def test_blocks_of_another_chunk_with_the_same_number_and_size_are_fetched_again(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pull fetches a generation and dies; the next one finds the generation after it."""
+    remote = copy.with_name("remote")
+    with ws.RecordStore.open(copy.with_name("a"), "a") as origin:
+        origin.rebalance(progress=False)
+        origin.push(remote)
+        with monkeypatch.context() as patched:
+            patched.setattr(pull_module, "_move", interrupted)
+            with pytest.raises(InterruptedError):
+                ws.RecordStore.clone(remote, copy)
+        assert (copy / ".pull" / "000000.arrow").exists()
+        origin.update(range(30), numbers(100, 130))
+        origin.rebalance(progress=False)
+        origin.push(remote)
+    ws.RecordStore.clone(remote, copy).close()
+    assert values(copy) == [*range(100, 130)]
+
+
+def interrupted(*arguments: Any) -> bool:
+    raise InterruptedError

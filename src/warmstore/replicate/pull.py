@@ -24,6 +24,7 @@ from warmstore.remote.objects import Objects
 from warmstore.replicate.block_cache import BlockCache
 from warmstore.replicate.push import PushResult, push
 from warmstore.replicate.remote_chunk import RemoteChunk
+from warmstore.replicate.remote_copy import CHUNKS, read_chunks, write_chunks
 from warmstore.replicate.remote_diff import Local, find_copy, relation, write_note
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
 from warmstore.storage.files import COPY, Files, ensure_folder, file_lock, is_at, is_locked, open_or_create, opened
@@ -90,7 +91,7 @@ def _pull_new(path: Path, head: RemoteSnapshot, objects: Objects, files: Files, 
         if old != folder:
             files.remove_folder(old)
     fetch_chunks(folder, head.chunks, objects, files, progress)
-    for unneeded in (*folder.glob("*.hashes"), folder / "pages", folder / "pages.lock"):
+    for unneeded in (*folder.glob("*.hashes"), folder / "pages", folder / "pages.lock", folder / CHUNKS):
         files.remove(unneeded)
     files.sync_folder(folder)
     files.remove(folder / "log")
@@ -175,9 +176,20 @@ def _move(staging: Path, target: Path, numbers: Iterable[int], files: Files) -> 
 def fetch_chunks(
     staging: Path, wanted: Mapping[int, RemoteChunk], objects: Objects, files: Files, progress: bool | None
 ) -> None:
-    """Fetch chunks into files in `staging`. Their bytes are on the disk when this returns."""
+    """Fetch chunks into files in `staging`, with the blocks that an interrupted call has left there of the same chunks.
+
+    Their bytes are on the disk when this returns.
+    """
     with contextlib.suppress(FileExistsError):
         files.make_folder(staging)
+    staged: Mapping[int, RemoteChunk] = {}
+    with contextlib.suppress(Damaged):
+        staged = read_chunks(staging, files)
+    if staged != wanted:
+        for number, chunk in wanted.items():
+            if staged.get(number) != chunk:  # a chunk of another generation may have the same number and size
+                files.remove(chunk_path(staging, number))
+        write_chunks(staging, wanted, files)
     cache = BlockCache(staging, wanted, objects, files, None)
     done = 0
     with progress_bar(None, sum(chunk.size for chunk in wanted.values()), 0, "pull", progress) as advance:
