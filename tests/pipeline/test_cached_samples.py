@@ -81,6 +81,30 @@ def test_a_step_that_reads_its_own_data_set(tmp_path: Path) -> None:
         assert data[5].tolist() == [5] * 3
 
 
+def test_an_iteration_that_ends_while_its_thread_waits_for_the_lock(tmp_path: Path) -> None:
+    """As where the garbage collector closes it while the main thread reads a sample."""
+    has_begun, is_held, is_done = (threading.Event() for _ in range(3))
+
+    def transform(batch: Any) -> Any:
+        if batch[0] == 1:
+            has_begun.set()
+            is_held.wait()
+            data[0]
+            is_done.set()
+        return batch
+
+    pipe = ws.Pipeline(range(COUNT)).step(float)
+    with pipe.dataset(plan_of(pipe, [(1, "disk", "raw")], [COUNT], folder=tmp_path)) as data:
+        batches = iter(ws.Loader(data, 1, transform=transform, workers=1))
+        assert next(batches).tolist() == [0]
+        has_begun.wait()
+        with data._source.cached.lock:
+            is_held.set()
+            del batches
+            assert not is_done.is_set()
+        is_done.wait()
+
+
 def first_byte(path: Path) -> Any:
     return np.frombuffer(path.read_bytes(), np.uint8)[0]
 

@@ -1,6 +1,5 @@
 """The cached samples of a pipeline, as one process finds and adds them: those whose inputs and steps are unchanged."""
 
-import threading
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from warmstore.pipeline.tiers.sample_store import SampleStore
 from warmstore.pipeline.tiers.sample_stores import CacheLayout, SampleStores
 from warmstore.pipeline.trials.trial import WrittenOutside
 from warmstore.storage.array_types import Bools
-from warmstore.storage.locks import renewed_in_children
+from warmstore.storage.locks import reentrant_lock, renewed_in_children
 
 _FEW = 0.01
 """Share of the cached samples that may be missing in an epoch that counts as one without missing samples."""
@@ -49,7 +48,7 @@ class CachedSamples:
         """Take over nothing of other processes: those of another machine have another clock."""
         self._began = 0  # the latest pass, by when it began
         self._refreshed = self._checked = -1  # those in which the stores were refreshed, and steps and samples checked
-        renewed_in_children(self, "lock", nullcontext if self.layout is None else threading.RLock)
+        renewed_in_children(self, "lock", nullcontext if self.layout is None else reentrant_lock)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**vars(self), "stores": None, "_notes": []}

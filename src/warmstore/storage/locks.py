@@ -1,4 +1,4 @@
-"""A lock that the writers of one folder share, and the locks of a forked child, which has no other thread."""
+"""Locks of a folder's writers, locks of a forked child, which has no other thread, and locks whose holder is known."""
 
 import contextlib
 import os
@@ -57,6 +57,26 @@ def is_held(lock: "threading.Lock | threading.RLock") -> bool:
         return True
     lock.release()
     return False
+
+
+_reentrant: weakref.WeakKeyDictionary[threading.RLock, None] = weakref.WeakKeyDictionary()
+
+
+def reentrant_lock() -> threading.RLock:
+    """A reentrant lock for long work, which `holds_lock` knows. To take it costs what any other lock costs."""
+    lock = threading.RLock()
+    _reentrant[lock] = None
+    return lock
+
+
+def holds_lock() -> bool:
+    """Whether this thread holds a lock of `reentrant_lock`.
+
+    Such a thread must not wait for another one to end, which may be waiting for the lock. The garbage collector closes
+    objects at any moment, so `close` has to ask.
+    """
+    locks = [reference() for reference in _reentrant.keyrefs()]
+    return any(lock._is_owned() for lock in locks if lock is not None)  # type: ignore[attr-defined]
 
 
 _renewed: weakref.WeakKeyDictionary[object, tuple[str, Callable[[], object]]] = weakref.WeakKeyDictionary()

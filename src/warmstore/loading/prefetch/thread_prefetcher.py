@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TypeVar
 
 from warmstore.errors import Closed
+from warmstore.storage.locks import holds_lock
 from warmstore.storage.threads import ThreadPool
 
 Task = TypeVar("Task")
@@ -18,7 +19,7 @@ _here = threading.local()
 
 
 class ThreadPrefetcher:
-    """Worker threads of one iteration. `close` ends them and waits for their end."""
+    """Worker threads of one iteration. `close` ends them, and waits for their end where it can."""
 
     def __init__(self, workers: int) -> None:
         self._pid = os.getpid()
@@ -64,8 +65,9 @@ class ThreadPrefetcher:
         self._closed = True
         if self._pid != os.getpid():
             return  # a forked child has none of the threads, but may have their locks
-        # The garbage collector may call this in a worker thread, which cannot wait for itself.
-        self._pool.shutdown(wait=not getattr(_here, "is_worker", False), cancel_futures=True)
+        # The garbage collector may call this in a worker thread, which cannot wait for itself, and in a thread with a
+        # lock that the workers wait for.
+        self._pool.shutdown(wait=not getattr(_here, "is_worker", False) and not holds_lock(), cancel_futures=True)
 
 
 def _mark() -> None:
