@@ -3,6 +3,7 @@
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -216,3 +217,38 @@ def test_a_push_that_goes_on_after_days_beside_a_garbage_collection(
     with ws.RecordStore.clone(url, tmp_path / "b") as copy:
         assert len(copy) == 212
         assert copy.verify().ok
+
+
+@pytest.mark.parametrize("kind", ["records", "samples"])
+def test_a_push_that_goes_on_asks_for_the_time_once(
+    kind: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, asked = Objects.clock_async, list[None]()
+
+    async def counted(objects: Objects) -> float:
+        asked.append(None)
+        return await ask(objects)
+
+    monkeypatch.setattr(Objects, "clock_async", counted)
+    values = np.ones((3, 200_000), np.float32)
+    store: Any = ws.FeatureCache(tmp_path / "a", "net")
+    url = tmp_path / "remote"
+    if kind == "records":
+        store = ws.RecordStore.create(tmp_path / "a", {"x": ws.Array("float32", (200_000,))}, chunk_size="1MB")
+        url = folder
+    with store:
+        for first in (0, 3, 6):
+            if kind == "records":
+                store.extend({"x": values})
+            else:
+                store.put_batch([*range(first, first + 3)], values)
+            store.push(url)
+        assert not asked
+        for path in folder.glob("heads/**/*"):  # as if the push had been interrupted before it
+            if path.is_file():
+                path.unlink()
+        if kind == "samples":
+            store._session.version.logs.clear()
+        result = store.push(url)
+        assert (result.chunks, result.present) == (0, 3)
+        assert len(asked) == 1

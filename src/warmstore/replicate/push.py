@@ -7,6 +7,7 @@ remote's store unchanged, and the next push does not send the same chunks again.
 import asyncio
 import contextlib
 import mmap
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,12 +122,13 @@ def _send(
     done: dict[int, RemoteChunk] = {}
     sent: list[int] = []
     slots = asyncio.Semaphore(_AT_ONCE)
+    clock = RemoteClock(objects)
 
     async def is_there(chunk: RemoteChunk) -> bool:
         if not _is_present(chunk, present):
             return False
         entries = present[chunk.object], present[chunk.hashes_object]
-        if chunk.name not in named and not await are_lasting(objects, *entries):
+        if chunk.name not in named and not await are_lasting(clock, *entries):
             return False
         return not verify or (await _has_hashes(objects, chunk) and await is_intact(objects, chunk))
 
@@ -155,12 +157,29 @@ def _is_present(chunk: RemoteChunk, present: Mapping[str, Entry]) -> bool:
     return [entry.size for entry in listed if entry is not None] == [chunk.size, 8 * chunk.blocks]
 
 
-async def are_lasting(objects: Objects, *unnamed: Entry) -> bool:
+class RemoteClock:
+    """The clock of a remote, which writes an object to tell the time. It is asked once, when it is first needed."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._asking = asyncio.Lock()
+        self._ahead: float | None = None  # seconds that it is ahead of `time.monotonic`
+
+    async def now(self) -> float:
+        """Seconds since 1970, as `Entry.modified` has them."""
+        async with self._asking:
+            if self._ahead is None:
+                before = time.monotonic()
+                self._ahead = await self._objects.clock_async() - before
+        return time.monotonic() + self._ahead
+
+
+async def are_lasting(clock: RemoteClock, *unnamed: Entry) -> bool:
     """Whether objects that nothing names stay long enough for a push to name them: `gc` removes old ones at any time.
 
     Their age is by the clock of the remote.
     """
-    return min(entry.modified for entry in unnamed) > await objects.clock_async() - _LASTING
+    return min(entry.modified for entry in unnamed) > await clock.now() - _LASTING
 
 
 async def is_intact(objects: Objects, chunk: RemoteChunk) -> bool:

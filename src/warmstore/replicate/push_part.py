@@ -20,7 +20,7 @@ from warmstore.remote.objects import Objects
 from warmstore.remote.requests import aside
 from warmstore.replicate.block_cache import fetch_sidecar
 from warmstore.replicate.parts import Part, PartChunk, PartLog, PushedParts, log_hash
-from warmstore.replicate.push import TRIES, PushResult, are_lasting, is_intact, mapped
+from warmstore.replicate.push import TRIES, PushResult, RemoteClock, are_lasting, is_intact, mapped
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import Local
 from warmstore.replicate.sidecar import Sidecar, name_of
@@ -136,6 +136,7 @@ def _send(
     sent: list[int] = []
     done = 0
     slots = asyncio.Semaphore(_AT_ONCE)
+    clock = RemoteClock(objects)
     merged = first_chunks(local.entries, NumberLists(local.numbers, local.manifest.seed, str(local.path)))
     left = [number for number in numbers if verify or number not in known or _has_grown(local, number, known[number])]
     with progress_bar(None, sum(local.ends[number] for number in left), 0, "push", progress) as advance:
@@ -149,7 +150,7 @@ def _send(
                 sidecar = Sidecar.of(data, entries, hashes).tobytes()
                 chunk = RemoteChunk(named.name, named.size, name_of(sidecar))
                 is_named = number in known and known[number].chunk == chunk
-                if not await _is_there(objects, chunk, is_named, verify=verify):
+                if not await _is_there(objects, chunk, is_named, clock, verify=verify):
                     await objects.put_async(chunk.object, data)
                     sent.append(chunk.size)
                 if not is_named or not await _has_sidecar(objects, chunk):
@@ -169,18 +170,19 @@ def _has_grown(local: Local, number: int, known: PartChunk) -> bool:
     return bool(sealed.any()) and known.chunk.size < local.ends[number]
 
 
-async def _is_there(objects: Objects, chunk: RemoteChunk, is_named: bool, *, verify: bool) -> bool:
+async def _is_there(objects: Objects, chunk: RemoteChunk, is_named: bool, clock: RemoteClock, *, verify: bool) -> bool:
     """Whether a remote has the bytes of a chunk. It is not asked about small ones.
 
     Args:
         is_named: whether a segment names the chunk.
+        clock: tells the age of a chunk that none names.
     """
     if chunk.size < _ASKED and not verify:
         return False
     entry = await objects.entry_async(chunk.object)
     if entry is None or entry.size != chunk.size:
         return False
-    if not is_named and not await are_lasting(objects, entry):
+    if not is_named and not await are_lasting(clock, entry):
         return False
     return not verify or await is_intact(objects, chunk)
 
