@@ -187,6 +187,35 @@ def test_a_remote_commit_whose_answer_was_lost_is_made_once(
         ws.StagedWrite(url, fields=FIELDS)
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("append", [False, True])
+def test_a_remote_commit_that_failed_is_repeated_after_its_block(
+    append: bool, is_late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, before, lost = f"file://{tmp_path}/s", expected(0) if append else [], list[RemoteSnapshot]()
+    if append:
+        with ws.StagedWrite(url, fields=FIELDS) as first:
+            first.commit([stage(first, 0)])
+
+    write = ws.StagedWrite(url, append=append, fields=FIELDS)
+    _, *parts = [stage(write, first) for first in (300, 200, 100)]
+
+    def fail(objects: Objects, head: RemoteSnapshot) -> bool:
+        lost.append(head)
+        raise ws.RemoteUnavailable("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(staged_write, "write_head", fail)
+        with pytest.raises(ws.RemoteUnavailable), write:
+            write.commit(parts)
+    if is_late:  # the remote goes on with a request that the client has given up
+        assert write_head(Objects(url), lost[0])
+        assert numbers(url) == before + expected(200, 100)
+    assert write.commit(parts) == 20
+    assert numbers(url) == before + expected(200, 100)
+    assert len(list((tmp_path / "s" / "chunks").iterdir())) == 2 * (2 + append)  # the other part is removed
+
+
 def test_fields_may_come_from_the_parts_and_must_agree(tmp_path: Path) -> None:
     write = ws.StagedWrite(tmp_path / "s")
     with pytest.raises(ws.SchemaMismatch, match="needs fields"):

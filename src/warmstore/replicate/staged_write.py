@@ -132,7 +132,7 @@ class StagedWrite:
             Damaged: chunks of a part are gone from the URL. Nothing is committed: write that part again.
             WriteFailed: nothing is committed.
             RemoteUnavailable, RemoteRefused: all of the parts are committed, where an answer was lost, or none. Call
-                `commit` again with the same parts: it commits them once.
+                `commit` again with the same parts, also after the `with` or `abort`: it commits them once.
             ValueError: some of these parts are committed at the URL already, and others are not.
         """
         chosen = list(parts)
@@ -151,8 +151,12 @@ class StagedWrite:
         return sum(part.rows for part in chosen)
 
     def abort(self) -> None:
-        """Remove all parts. The target is as it was. Parts of tasks that still run are removed as far as possible."""
-        self._target.clean(self.token, frozenset())
+        """Remove all parts. The target is as it was. Parts of tasks that still run are removed as far as possible.
+
+        After a `commit` at a URL that failed, its parts stay, since they may be committed, and can be by another call.
+        `gc` of the remote removes their chunks if they are not.
+        """
+        self._target.clean(self.token)
 
     def __enter__(self) -> "StagedWrite":
         return self
@@ -213,9 +217,9 @@ class _Folder:
             _adopt(draft, manifest, parts, files)
             publish(draft, self.path, files)
             register(STORE, self.path)
-        self.clean(token, frozenset())
+        self.clean(token)
 
-    def clean(self, token: str, kept: frozenset[str]) -> None:
+    def clean(self, token: str) -> None:
         shutil.rmtree(self.staging(token), ignore_errors=True)  # tasks may still write to it
         if self._lock is not None:
             self.files.unlock(self._lock)
@@ -254,11 +258,12 @@ def _adopted(part: StagedPart, number: int, new_number: int) -> tuple[Entries, E
     return new_entry(ADOPTED, new_number, rows=number, body_hash=part.seed), entries
 
 
-@dataclass(frozen=True)
+@dataclass
 class _RemoteTarget:
     """A target at a URL. Tasks send the chunks of their parts, and the commit writes one head that names them."""
 
     remote: Remote
+    _chosen: set[str] = field(default_factory=set, init=False)  # chunks that `clean` keeps
 
     @property
     def shown(self) -> str:
@@ -293,12 +298,18 @@ class _RemoteTarget:
         return PartWriter(folder, fields, writing, send)
 
     def commit(self, token: str, manifest: Manifest, parts: list[StagedPart], *, append: bool) -> None:
-        with self._connected() as objects:
-            if append:
-                self._append(objects, parts)
-            else:
-                self._create(objects, manifest, parts)
-        self.clean(token, frozenset(name for part in parts for name in part.chunks.values()))
+        names = {name for part in parts for name in part.chunks.values()}
+        self._chosen |= names  # whatever follows: a request whose answer is lost may write the head at any time
+        try:
+            with self._connected() as objects:
+                if append:
+                    self._append(objects, parts)
+                else:
+                    self._create(objects, manifest, parts)
+        except StoreExists:
+            self._chosen -= names
+            raise
+        self.clean(token)
 
     def _append(self, objects: Objects, parts: list[StagedPart]) -> None:
         for _ in range(_TRIES):
@@ -323,13 +334,13 @@ class _RemoteTarget:
             objects.delete([own.name])
             raise StoreExists(f"another process pushed a store to {self.shown} meanwhile; use another URL")
 
-    def clean(self, token: str, kept: frozenset[str]) -> None:
-        """Remove the chunks of all parts that neither `kept` nor a head names, and the lists of parts."""
+    def clean(self, token: str) -> None:
+        """Remove the chunks of all parts that are not chosen, and that no head names; and the lists of parts."""
         with contextlib.suppress(WarmstoreError, ValueError), self._connected() as objects:
             lists = [entry.name for entry in objects.entries(f"{STAGED}/{token}")]
             sent = {name for listed in lists for name in json.loads(objects.get(listed) or b"[]")}
             named = {chunk.name for head in read_heads(objects) for chunk in head.chunks.values()}
-            unused = [RemoteChunk(name, 0) for name in sent - kept - named]
+            unused = [RemoteChunk(name, 0) for name in sent - self._chosen - named]
             objects.delete([name for chunk in unused for name in (chunk.object, chunk.hashes_object)])
             objects.delete(lists)
 
