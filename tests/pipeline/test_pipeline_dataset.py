@@ -111,6 +111,21 @@ def test_a_pickle_and_a_fork_follow_the_epoch(pipe: ws.Pipeline) -> None:
         copy.close()
 
 
+def test_a_worker_that_starts_begins_no_pass(pipe: ws.Pipeline) -> None:
+    with pipe.dataset() as data:
+        assert same(data[0], wanted(pipe, 0, 0))
+        before = data._shared.tolist()
+        loader: Any = DataLoader(data, 4, sampler=range(4), num_workers=1, multiprocessing_context="spawn")
+        list(loader)
+        assert data._shared.tolist() == [0, 5, 0, *before[3:]]
+        copy = pickle.loads(pickle.dumps(data))  # as on another machine, which has another clock
+        assert copy._shared.tolist() == [0, 5, 0, 0, 0]
+        loader = DataLoader(copy, 4, sampler=range(4), num_workers=1, multiprocessing_context="fork")
+        list(loader)
+        assert copy._shared[1] == 9  # its own workers share it
+        copy.close()
+
+
 def test_epochs_that_nobody_sets_are_said(pipe: ws.Pipeline) -> None:
     with pipe.dataset() as data:
         loader: Any = DataLoader(data, 8)

@@ -117,7 +117,9 @@ class PipelineDataset(Closeable):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._shared = np.asarray(self._shared)
-        self._shared[3:] = 0  # a pass begins here, since another machine has another clock
+        if not _is_shared(self._shared):  # a pass begins here, since another machine has another clock
+            copied, self._shared = self._shared, _shared_memory(len(self._shared))
+            self._shared[:3] = copied[:3]
 
     def _count(self, samples: int) -> int:
         """Count samples that are about to be read; return when their pass began, by `time.monotonic_ns`.
@@ -153,3 +155,9 @@ def _shared_memory(count: int) -> Int64:
 def _sendable(shared: Int64) -> Any:
     """The tensor beneath shared memory, which torch sends to other processes without a copy."""
     return shared if shared.base is None else shared.base
+
+
+def _is_shared(shared: Int64) -> bool:
+    """Whether an array is memory of several processes: that of a worker process is, and a pickle is not."""
+    is_shared = getattr(shared.base, "is_shared", None)  # of a tensor
+    return is_shared is not None and bool(is_shared())
