@@ -151,6 +151,7 @@ def walking(
     walk = ObjectWalk(name, WalkSettings(watch=watch, patches=patches, **settings))
     yield walk
     walk.run()
+    walk.record_modes()
     if watch is not None:
         watch.settle()
 

@@ -59,6 +59,12 @@ class ObjectWalk(Walk):
             for place, thing in self.described:
                 self.state(place + ".<described>", partial(documentation, thing, self.introspects))
 
+    def record_modes(self, *, of_all: bool = False) -> None:
+        if self.modules:
+            from warmstore.identity.kinds import module_modes
+
+            module_modes.record_modes(self, of_all=of_all)
+
     def _record_patches(self) -> None:
         """Record what the program has put into the installed packages that the walk met, or that these require."""
         patches = self.settings.patches

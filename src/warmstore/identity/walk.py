@@ -78,6 +78,8 @@ class Walk(ABC):
         self.described: list[tuple[Place, Any]] = []
         self.memory: dict[int, Place] = {}  # the first place of each tensor's and array's memory
         self.functions: list[FunctionType] = []  # functions of the program whose code was read
+        self.library_functions: list[FunctionType] = []  # functions of installed packages
+        self.modules: list[tuple[Place, Any]] = []  # of torch, whose modes count if code reads them
         self.checkouts: dict[str, None] = {}
         self._roots: list[str] = ["@0:"]
         self._prefixes: list[str] = [""]
@@ -93,6 +95,14 @@ class Walk(ABC):
     @abstractmethod
     def run(self) -> None:
         """Do all pending work."""
+
+    @abstractmethod
+    def record_modes(self, *, of_all: bool = False) -> None:
+        """Record the train/eval modes that code reads, when all work is done.
+
+        Args:
+            of_all: Record all modes: code that this walk does not follow may read them.
+        """
 
     @abstractmethod
     def look(self, place: Place, value: Any) -> None:
@@ -285,13 +295,15 @@ class Walk(ABC):
         for value in values:
             element = type(self)("", self.settings)
             element._seen = dict(self._seen)
-            element.functions = self.functions
+            element.functions, element.library_functions = self.functions, self.library_functions
             element.look(element.start, value)
             element.run()
             self.introspects |= element.introspects
             for at, reason in element.unknown.items():
                 self.cannot_tell(place + f".<element>{element.shown(at)}", reason)
-            digests.append(element._digest())
+            digest = element._digest()
+            digests.append(digest)
+            self.modules += [(place + f".<element {digest}>{at.suffix}", module) for at, module in element.modules]
         self.fact(place, f"{tag} {sorted(digests)}")
 
     def apart(self, value: Any, **settings: Any) -> str:
@@ -299,6 +311,7 @@ class Walk(ABC):
         walk = type(self)("", replace(self.settings, watch=None, **settings))
         walk.look(walk.start, value)
         walk.run()
+        walk.record_modes(of_all=True)
         return walk._digest()
 
     def _digest(self) -> str:

@@ -1,9 +1,13 @@
 """Checks that a module computes the same output for a sample each time: it is frozen and not random."""
 
+from types import FunctionType
+
 from torch import nn
 
 from warmstore.errors import NotStateless
-from warmstore.identity.kinds.torch_objects import looks_at_training, names_used
+from warmstore.identity.identity import walk_over
+from warmstore.identity.kinds.module_modes import ModeReaders, names_in
+from warmstore.identity.patches import Patches
 
 
 def check_stateless(module: nn.Module) -> None:
@@ -19,11 +23,7 @@ def check_stateless(module: nn.Module) -> None:
             f"the module has trainable parameters ({names}): its outputs change as it learns. Freeze it with "
             "module.requires_grad_(False), or pass enforce_stateless=False if it is not trained"
         )
-    random = [
-        type(child).__name__
-        for child in module.modules()
-        if child.training and looks_at_training(child) and is_random_in_training(child)
-    ]
+    random = _random_parts(module) if any(child.training for child in module.modules()) else []
     if random:
         raise NotStateless(
             f"the module is in training mode and has {random[0]}, whose outputs differ from call to call. Call "
@@ -31,10 +31,25 @@ def check_stateless(module: nn.Module) -> None:
         )
 
 
-def is_random_in_training(module: nn.Module) -> bool:
-    """Whether a module whose code reads `training` changes its outputs or itself between calls in training mode."""
+def _random_parts(module: nn.Module) -> list[str]:
+    """The parts in training mode whose outputs change between calls, or that change themselves, in this mode."""
+    walk = walk_over(module, name="module", called=False, draws=False, tensors="layout", patches=Patches())
+    readers = ModeReaders(walk)
+    parts = [
+        type(child).__name__
+        for child in module.modules()
+        if child.training and readers.reads(child) and _is_random(child, readers)
+    ]
+    return parts + [function.__qualname__ for function in readers.functions if _drops(function)]
+
+
+def _is_random(module: nn.Module, readers: ModeReaders) -> bool:
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p > 0
     if isinstance(module, nn.modules.batchnorm._NormBase | nn.RReLU):
         return True
-    return any("training" in names and any("dropout" in name.lower() for name in names) for names in names_used(module))
+    return any(map(_drops, readers.methods(module)))
+
+
+def _drops(function: FunctionType) -> bool:
+    return any("dropout" in name.lower() for name in names_in(function.__code__))

@@ -15,17 +15,21 @@ from typing import Any
 import xxhash
 
 from warmstore.errors import WarmstoreError
-from warmstore.identity.identity import RULES, TOGETHER, Identity
+from warmstore.identity.identity import TOGETHER, Identity
 from warmstore.identity.identity import difference as facts_difference
 from warmstore.identity.identity import differences as facts_differences
 from warmstore.records.format.manifest import holds_store, read_manifest
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
 
+_RULES = 2
+"""Version of the rules of fingerprints: those of identities, and what of a call counts. A change of either is another
+version, so that a cache that was filled under the earlier rules is no error."""
+
 Fingerprint = dict[str, Any]
-"""Identifies the computation of outputs. rules: version of the rules of identity. digest: 32 hexadecimal digits, equal
-for equal outputs. module: the digest of the module alone. facts: identities by place, to explain differences. A cache
-from before these rules has hashes by part instead, named "weights", "code", ..."""
+"""Identifies the computation of outputs. rules: version of the rules of fingerprints. digest: 32 hexadecimal digits,
+equal for equal outputs. module: the digest of the module alone. facts: identities by place, to explain differences. A
+cache from before these rules has hashes by part instead, named "weights", "code", ..."""
 
 POLICIES = ("raise", "new", "ignore")
 SUFFIX = "@0123456789abcdef"  # as long as any suffix; ids are quoted, so no other folder's name has an "@"
@@ -56,13 +60,13 @@ def fingerprint_of(module: Identity, arguments: Mapping[str, Identity], autocast
         autocast: device and dtype of autocast, "" for none.
     """
     facts = dict(module.facts)
-    whole = xxhash.xxh3_128(f"features {RULES} {module.digest} {autocast}".encode())
+    whole = xxhash.xxh3_128(f"features {_RULES} {module.digest} {autocast}".encode())
     for name, argument in sorted(arguments.items()):
         whole.update(f"{name!r} {argument.digest}".encode())
         facts |= {place: text for place, text in argument.facts.items() if place not in facts}
     facts = {place: text for place, text in facts.items() if text != "[]"} | {"autocast": autocast or "none"}
     kept = facts if len(facts) <= _MOST_FACTS else _together(facts)
-    return {"rules": RULES, "digest": whole.hexdigest(), "module": module.digest, "facts": kept}
+    return {"rules": _RULES, "digest": whole.hexdigest(), "module": module.digest, "facts": kept}
 
 
 def _together(facts: Mapping[str, str]) -> dict[str, str]:

@@ -203,12 +203,12 @@ def tensor_bytes(value: torch.Tensor) -> Any:
 
 
 def _module(walk: Walk, place: Place, value: Any) -> None:
-    """Record a module: class, tensors, children, hooks and settings; its mode if its code reads `training`."""
+    """Record a module: class, tensors, children, hooks and settings. What code reads its mode is known in the end."""
     if is_compiled(value):
         walk.whole(place, value._orig_mod)  # the compiled module computes the same
         return
-    mode = (" in training" if value.training else " in evaluation") if looks_at_training(value) else ""
-    walk.fact(place, f"module of {walk.cls(type(value), of_made=True)}{mode}")
+    walk.fact(place, f"module of {walk.cls(type(value), of_made=True)}")
+    walk.modules.append((place, value))
     state = vars(value)
     walk.watch_object(value)
     walk.watch_items(state, [name for name in state if name not in _OF_EVERY_MODULE or name == "training"])
@@ -244,25 +244,6 @@ def is_compiled(module: nn.Module) -> bool:
     """Whether a module is a result of `torch.compile`, which wraps another module."""
     eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     return eval_frame is not None and isinstance(module, eval_frame.OptimizedModule)
-
-
-def looks_at_training(module: nn.Module) -> bool:
-    """Whether the code of a module reads `training`, as dropout and batch norm do."""
-    if isinstance(module, nn.modules.dropout._DropoutNd):
-        return module.p > 0
-    return any("training" in names for names in names_used(module))
-
-
-def names_used(module: nn.Module) -> list[tuple[str, ...]]:
-    """The names that each method of a module uses, without constructors and `extra_repr`."""
-    classes = [cls for cls in type(module).__mro__ if cls is not nn.Module and issubclass(cls, nn.Module)]
-    members = [item for cls in classes for item in vars(cls).items() if item[0] not in ("__init__", "extra_repr")]
-    return [_all_names(member.__code__) for _, member in members if hasattr(member, "__code__")]
-
-
-def _all_names(code: Any) -> tuple[str, ...]:
-    nested = [constant for constant in code.co_consts if hasattr(constant, "co_names")]
-    return (*code.co_names, *(name for inner in nested for name in _all_names(inner)))
 
 
 def _script(walk: Walk, place: Place, value: Any) -> None:

@@ -14,7 +14,15 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from warmstore.identity.object_state import MISSING, content_of, full_name
-from warmstore.identity.origin import WARMSTORE, Origin, is_found, origin_of_class, origin_of_function, origin_of_name
+from warmstore.identity.origin import (
+    INSTALLED,
+    WARMSTORE,
+    Origin,
+    is_found,
+    origin_of_class,
+    origin_of_function,
+    origin_of_name,
+)
 from warmstore.identity.places import Place
 from warmstore.identity.reads.attributes import INTROSPECTION, read, read_all, uses_of
 from warmstore.identity.reads.classes import static
@@ -56,6 +64,8 @@ def read_function(walk: Walk, place: Place, function: FunctionType, origin: Orig
         _read_program_function(walk, place, function)
         return
     walk.fact(place, f"function {full_name(function)}")
+    if origin.kind == INSTALLED:
+        walk.library_functions.append(function)
     if is_found(function) and not origin_of_name(str(function.__module__)).is_program:
         return
     # A library made the function for the program. The closure may hold values of the program.
