@@ -34,11 +34,12 @@ def test_batches_partly_there_and_ids_twice(cached):
 def test_batches_that_are_dicts(tmp_path, counting):
     module = counting(lambda x: x)
     module.forward = lambda batch: batch["x"] * 2
+    batch = {"x": X, "names": [str(at) for at in range(20)]}
     with ws.FeatureCache(tmp_path, "id") as cache:
-        assert cache.fill(module, [{"x": X, "cache_ids": range(20)}]).computed == 20
+        assert cache.fill(module, [batch | {"cache_ids": range(20)}]).computed == 20
         wrapped = ws.CachedModule(module, cache, key_from_batch=lambda batch: batch["names"])
-        assert cache.fill(wrapped, [{"x": X, "names": [str(at) for at in range(20)]}]).computed == 20
-        assert cache.fill(module, [{"x": X, "cache_ids": range(20)}]).found == 20
+        assert cache.fill(wrapped, [batch]).computed == 20
+        assert cache.fill(module, [batch | {"cache_ids": range(20)}]).found == 20
 
 
 def test_batches_of_any_other_kind(cached):

@@ -32,6 +32,20 @@ def wrap(folder, function, **options):
     return ws.CachedModule(Model(), ws.FeatureCache(folder, "id"), **options)
 
 
+class Named(nn.Module):
+    """A module whose argument has a name, by which it is the same as by its position."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.seen = []
+
+    def forward(self, batch):
+        out = self.function(batch)
+        self.seen.append(len(out))
+        return out
+
+
 def lengths(texts):
     return torch.tensor([len(text) for text in texts])
 
@@ -72,10 +86,11 @@ class TestTexts:
 
     def test_that_are_settings(self, tmp_path):
         """Names of layers, say: where there is a tensor, it is the input."""
-        module = wrap(tmp_path, lambda layers, x: x * len(layers))
-        for layers in (("a", "b"), ["a", "b"]):
-            assert module(layers, torch.ones(3), cache_ids=range(3)).tolist() == [2, 2, 2]
-        assert module.module.seen == [3]
+        for kind in (tuple, list):
+            module = wrap(tmp_path / kind.__name__, lambda layers, x: x * len(layers))
+            for _ in range(2):
+                assert module(kind("ab"), torch.ones(3), cache_ids=range(3)).tolist() == [2, 2, 2]
+            assert module.module.seen == [3]
 
     def test_hits_are_where_the_module_is(self, tmp_path):
         """Texts are on no device."""
@@ -102,10 +117,11 @@ class TestTokens:
         assert module.module.seen == [2, 4]
 
     def test_lists_of_lists(self, tmp_path):
-        module = wrap(tmp_path, lambda input_ids: torch.tensor([sum(tokens) for tokens in input_ids]))
+        model = Named(lambda input_ids: torch.tensor([sum(tokens) for tokens in input_ids]))
+        module = ws.CachedModule(model, ws.FeatureCache(tmp_path, "id"))
         tokens = [[1], [2, 3], [4], [5, 6, 7]]
         module(tokens[:2], cache_ids=[0, 1])
-        assert module(input_ids=tokens, cache_ids=range(4)).tolist() == [1, 5, 4, 18]
+        assert module(batch=tokens, cache_ids=range(4)).tolist() == [1, 5, 4, 18]
         assert module.module.seen == [2, 2]
 
     def test_mask_for_pairs_and_numpy(self, tmp_path):
@@ -183,7 +199,7 @@ class TestMappings:
         return Encoding(input_ids=tokens, cache_ids=torch.tensor(which))
 
     def test_that_are_no_dicts(self, tmp_path):
-        module = wrap(tmp_path, lambda batch: batch.total())
+        module = ws.CachedModule(Named(lambda batch: batch.total()), ws.FeatureCache(tmp_path, "id"))
         module(self.batch([4, 2]))
         assert torch.equal(module(batch=self.batch(list(range(6)))), torch.arange(24).reshape(6, 4).sum(1))
         assert module.module.seen == [2, 4]

@@ -19,7 +19,7 @@ from torch import nn
 from warmstore.errors import BadIds, StaleCache
 from warmstore.features.calls.call_arguments import IDS, Arguments, BatchArgs, Roles, is_mapping
 from warmstore.features.calls.call_settings import CallSettings
-from warmstore.features.calls.module_method import ModuleMethod, as_module
+from warmstore.features.calls.module_method import ModuleMethod, as_module, parameters_of
 from warmstore.features.calls.stateless import check_stateless
 from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_versions import difference, fingerprint_of
@@ -98,6 +98,7 @@ class CachedModule(nn.Module):
         self.enabled = enabled
         self._key_from_batch = key_from_batch
         self._batch_args = batch_args
+        self._names = parameters_of(module)
         check_out_dims(out_dims)
         self._out_dims = UNSET if out_dims is None else out_dims
         self._select = OutputSelection.of(select)
@@ -334,7 +335,7 @@ class CachedModule(nn.Module):
 
     def _bind(self, arguments: Arguments) -> CacheSession:
         identity = self._detector.identity()
-        fixed = {**arguments.fixed(), **self._select.settings}
+        fixed = {**arguments.fixed(self._names), **self._select.settings}
         autocast = _autocast(arguments.device() or _device_of(self.module))
         call = identity.digest, *(self._settings.text(name, value) for name, value in fixed.items()), *fixed, autocast
         found, unbound = self._bound.get(call, (None, 0))

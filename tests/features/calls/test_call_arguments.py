@@ -171,3 +171,54 @@ def test_device_is_the_first_tensors():
     assert Arguments(({"ids": ["a"], "x": torch.ones(1)},), {}, 1, None).device() == torch.device("cpu")
     assert Arguments((["a"],), {"x": torch.ones(1, device="meta")}, 1, None).device() == torch.device("meta")
     assert Arguments((["a"],), {}, 1, None).device() is None
+
+
+class Masked(torch.nn.Module):
+    def forward(self, x, mask=None, other=None):
+        if isinstance(x, dict):
+            x, mask = x["x"], x.get("mask")
+        parts = [part for part in (x, mask, other) if part is not None]
+        return torch.stack(parts).prod(0)
+
+
+class TestWhichArgumentsAreBatches:
+    """An output with a mask is another one than that without."""
+
+    @pytest.fixture
+    def check(self, tmp_path):
+        def check(first, second, is_same=False):
+            module = ws.CachedModule(Masked(), ws.FeatureCache(tmp_path, "id"))
+            module(*first[0], **first[1], cache_ids=range(5))
+            if is_same:
+                module(*second[0], **second[1], cache_ids=range(5))
+                assert module.cache.stats().hits == 5
+            else:
+                with pytest.raises(ws.StaleCache, match="arguments per sample"):
+                    module(*second[0], **second[1], cache_ids=range(5))
+
+        return check
+
+    x, mask = torch.rand(5, 2), torch.ones(5, 2)
+
+    def test_one_more(self, check):
+        check(((self.x,), {"mask": self.mask}), ((self.x,), {}))
+
+    def test_another(self, check):
+        check(((), {"x": self.x}), ((), {"other": self.x}))
+
+    def test_in_a_dict(self, check):
+        check((({"x": self.x, "mask": self.mask},), {}), (({"x": self.x},), {}))
+
+    def test_by_position_or_by_name(self, check):
+        check(((self.x, self.mask), {}), ((), {"mask": self.mask, "x": self.x}), is_same=True)
+
+    def test_the_first_by_name(self, check):
+        check(((self.x,), {}), ((), {"x": self.x}), is_same=True)
+
+
+def test_a_tuple_is_no_list(cached):
+    module = cached(lambda x, option: x * (1 if isinstance(option, list) else 2))
+    module(torch.ones(4), option=[7, 8, 9], cache_ids=range(4))
+    module(torch.ones(4), option=[7, 8, 9], cache_ids=range(4))
+    with pytest.raises(ws.StaleCache, match="`argument option`"):
+        module(torch.ones(4), option=(7, 8, 9), cache_ids=range(4))

@@ -11,7 +11,7 @@ whose shape only fits "per sample" is treated as such, but is not cut. A part wh
 
 import copy
 from collections import UserDict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,9 @@ part fitted batches of this size only, and is treated as per sample; if the numb
 
 IDS = "cache_ids"
 """The key of the ids in a dict argument."""
+
+PER_SAMPLE = "arguments per sample"
+"""The setting that says which parts of the arguments are batches."""
 
 _ARRAYS = (torch.Tensor, np.ndarray)
 _BATCH = "a batch"
@@ -83,11 +86,24 @@ class Arguments:
                 return found.device
         return None
 
-    def fixed(self) -> dict[str, Any]:
-        """The values that are the same for all samples, by argument. A mark replaces the parts that are batches."""
+    def fixed(self, names: Sequence[str] = ()) -> dict[str, Any]:
+        """The values that are the same for all samples, by argument. A mark replaces the parts that are batches.
+
+        Which parts are batches is one more value, since an output depends on whether it was given a mask. It is left
+        out where the first argument is the only batch.
+
+        Args:
+            names: the names of positional parameters, so that an argument is the same by position and by name.
+        """
         self.check()
-        rests = ((key, self._rest(value, (key,))) for key, value in self._items())
-        return {f"argument {key}": rest for key, rest in rests if rest is not _BATCH}
+        batches: list[Path] = []
+        rests = [(key, self._rest(value, (key,), batches)) for key, value in self._items()]
+        fixed = {f"argument {key}": rest for key, rest in rests if rest is not _BATCH}
+        of_position = dict(enumerate(names))
+        texts = sorted(_text((of_position.get(path[0], path[0]), *path[1:])) for path in batches)
+        if texts and texts != [_text((of_position.get(0, 0),))]:
+            fixed[PER_SAMPLE] = ", ".join(texts)
+        return fixed
 
     def take(self, which: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments for some of the samples.
@@ -266,16 +282,23 @@ class Arguments:
             return type(value)(*children) if hasattr(value, "_fields") else type(value)(children)
         return value
 
-    def _rest(self, value: Any, path: Path) -> Any:
-        if value is self._ids or path[-1] == IDS or (_is_sized(value) and self._is_batch(path)):
+    def _rest(self, value: Any, path: Path, batches: list[Path]) -> Any:
+        """A value without the batches in it, whose paths are added to `batches`."""
+        if path[-1] == IDS:
+            return _BATCH
+        if value is self._ids or (_is_sized(value) and self._is_batch(path)):
+            batches.append(path)
+            return _BATCH
+        children = _children(value)
+        rests = [(key, self._rest(child, (*path, key), batches)) for key, child in children]
+        if all(rest is child for (_, rest), (_, child) in zip(rests, children, strict=True)):
+            return value
+        if all(rest is _BATCH for _, rest in rests):
             return _BATCH
         if is_mapping(value):
-            parts = {key: self._rest(child, (*path, key)) for key, child in value.items()}
-            return parts if any(part is not _BATCH for part in parts.values()) else _BATCH
-        if isinstance(value, list | tuple):
-            rests = [self._rest(child, (*path, key)) for key, child in _children(value)]
-            return rests if any(part is not _BATCH for part in rests) else _BATCH
-        return value
+            return dict(rests)
+        parts = [rest for _, rest in rests]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
 
 
 def is_mapping(value: Any) -> bool:

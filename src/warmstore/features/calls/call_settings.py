@@ -44,8 +44,9 @@ class CallSettings:
             return tensor_text(value)
         if type(value) is dict:
             return repr([(atom_text(key) or key, self.text(f"{name}[{key!r}]", child)) for key, child in value.items()])
-        if type(value) is list:
-            return repr([self.text(f"{name}[{at}]", child) for at, child in enumerate(value)])
+        if type(value) is list or type(value) is tuple:
+            kind = "list" if type(value) is list else "tuple"
+            return f"{kind} {[self.text(f'{name}[{at}]', child) for at, child in enumerate(value)]}"
         return self._recorded(name, value).refresh(exactly=True).digest
 
     def identity(self, name: str, value: Any) -> Identity:

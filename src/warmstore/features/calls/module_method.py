@@ -1,5 +1,6 @@
 """A method of a module as a module: `clip.encode_image` beside `clip`."""
 
+import inspect
 from types import MethodType
 from typing import Any
 
@@ -22,6 +23,16 @@ class ModuleMethod(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("module"), name)
+
+
+def parameters_of(module: nn.Module) -> tuple[str, ...]:
+    """The names of the parameters of a module's `forward`, or of its method, that may be passed by position."""
+    callee = MethodType(module.method, module.module) if isinstance(module, ModuleMethod) else module.forward
+    try:
+        parameters = inspect.signature(callee).parameters.values()
+    except (TypeError, ValueError):  # a function of C
+        return ()
+    return tuple(each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD)
 
 
 def as_module(callee: Any) -> nn.Module:
