@@ -93,6 +93,24 @@ def function(a, b):
 
 values, right = torch.compile(function)(x, y), function(x, y)
 """
+ATTENTION = """
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+attend = lambda q: F.scaled_dot_product_attention(q, q, q)
+q = torch.randn(1, 2, 8, 8)
+with sdpa_kernel(SDPBackend.{kernel}):
+    values, right = torch.compile(attend)(q), attend(q)
+"""
+
+
+@pytest.mark.slow
+def test_another_kernel_of_attention_is_another_graph(tmp_path: Path) -> None:
+    programs = [ATTENTION.format(kernel=kernel) for kernel in ("FLASH_ATTENTION", "MATH", "FLASH_ATTENTION")]
+    found = [[key for key in run(one, tmp_path / "store").hits if "/aotautograd/" in key] for one in programs]
+    assert [len(keys) for keys in found] == [0, 0, 1]
+
+
 _slow = [pytest.param(name, marks=pytest.mark.slow) for name in ("truncated", "emptied", "flipped", "gone", "a source")]
 
 

@@ -16,6 +16,7 @@ import torch
 from tests.compiling.environments import HERE, elsewhere
 from tests.slow import thinned
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.keys.call_keys import details_of_call, key_of_call, program_of_call
@@ -289,6 +290,20 @@ def test_options_and_modes_count() -> None:
         assert plain != key(Net())
     with torch._inductor.config.patch(epilogue_fusion=False):
         assert plain != key(Net())
+
+
+def test_the_switches_of_attention_count() -> None:
+    plain = key(Net())
+    for kernels in ([SDPBackend.MATH], [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+        with sdpa_kernel(kernels):
+            assert plain != key(Net())
+    with sdpa_kernel([SDPBackend(each) for each in torch._C._get_sdp_priority_order()], set_priority=True):
+        assert plain == key(Net())
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+    try:
+        assert plain != key(Net())
+    finally:
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(False)
 
 
 def test_the_kind_of_device_and_the_version_of_torch_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,13 @@ from typing import Any
 
 from warmstore.compiling.hooks.import_hooks import Watcher
 from warmstore.compiling.hooks.listener import Listener
-from warmstore.compiling.keys.operators import modules_text, operators_text, registers, why_not_known
+from warmstore.compiling.keys.operators import (
+    attention_switches,
+    modules_text,
+    operators_text,
+    registers,
+    why_not_known,
+)
 from warmstore.compiling.misses.key_descriptions import of_source, of_torch
 from warmstore.compiling.scratch.scratch_dir import has_space
 
@@ -179,8 +185,8 @@ class TorchHooks:
         return function(pickler, details, key)
 
     def _autograd_cache_key(self, module: ModuleType, function: Any, mod: Any, *args: Any, **kwargs: Any) -> Any:
-        """Add the modules of called functions to torch's key, which has only their names. Remove the names of variables
-        from the key: compiled code does not depend on them."""
+        """Add the modules of called functions to torch's key, which has only their names, and the switches of
+        attention. Remove the names of variables from the key: compiled code does not depend on them."""
         graph = getattr(mod, "gm", mod)
         try:
             if reasons := why_not_known(graph):
@@ -315,15 +321,16 @@ def _reduce_aot_config(function: Any, pickler: Any, aot_config: Any) -> Any:
 
 @contextmanager
 def _with_modules(graph: Any) -> Iterator[None]:
-    """Within this context torch's key has the installed modules that a graph calls. torch also makes keys of graphs
-    that enter and leave autocast, and of graphs with `autograd.Function`s of the program. The graph says what these do,
-    except for the dtypes of autocast, which are added."""
+    """Within this context torch's key has the installed modules that a graph calls, and the switches of attention.
+    torch also makes keys of graphs that enter and leave autocast, and of graphs with `autograd.Function`s of the
+    program. The graph says what these do, except for the dtypes of autocast, which are added."""
     torch = sys.modules["torch"]
     devices = torch._C._autocast_supported_devices()
     dtypes = repr({device: torch.get_autocast_dtype(device) for device in devices})
     config = torch._inductor.config
     cacheable = {**config.unsafe_marked_cacheable_functions, **dict.fromkeys(_OF_AUTOCAST, dtypes)}
     cacheable["warmstore: called modules"] = modules_text(graph)
+    cacheable["warmstore: attention"] = repr(attention_switches())
     functorch = sys.modules["torch._functorch.config"]
     with (
         config.patch(unsafe_marked_cacheable_functions=cacheable),

@@ -22,6 +22,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.keys.graph_keys import GraphKey, InputSpec, digest, modes
 from warmstore.compiling.keys.identified import identify_options, is_plain, structure_text
+from warmstore.compiling.keys.operators import attention_switches
 from warmstore.compiling.misses.key_descriptions import KeyDescription, facts_as_parts
 from warmstore.errors import NoFingerprint
 from warmstore.identity.identity import Identity
@@ -148,6 +149,7 @@ def process_state() -> list[tuple[str, str]]:
         found[f"autocast {kind}"] = f"{torch.is_autocast_enabled(kind)} {torch.get_autocast_dtype(kind)}"
     for name in _SETTINGS:
         found[name] = repr(attrgetter(name)(torch.backends))
+    found |= attention_switches()
     if distributed.is_available() and distributed.is_initialized():
         found["rank"] = f"{distributed.get_rank()} of {distributed.get_world_size()}"
         groups = distributed.distributed_c10d._world.pg_group_ranks.values()

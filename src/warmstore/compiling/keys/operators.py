@@ -25,6 +25,10 @@ _DEFINED = re.compile(r"^debug: registered at (.+?):\d+", re.MULTILINE)
 _COMPOSED = re.compile(r"^Composite[^\n]*registered at (.+?):\d+", re.MULTILINE)
 _META = re.compile(r"^Meta\b", re.MULTILINE)
 _A_TORCH_OPERATOR = "aten::sin"
+_ATTENTION = (
+    "_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled",
+    "_get_overrideable_sdp_enabled", "_get_math_sdp_allow_fp16_bf16_reduction", "_get_sdp_priority_order",
+)  # fmt: skip
 _BUILT = "build/aten/"  # the folder in torch's sources that defines all operators of ATen
 _seen: set[str] = set()  # the registrations in Python by torch for its own operators
 _registered: dict[int, set[str]] = {}  # the registrations of each library, by its address
@@ -56,6 +60,15 @@ def called_modules(graph: Any) -> set[str]:
 def modules_text(graph: Any) -> str:
     """The versions and changes of the `called_modules`; "" if there are none."""
     return "\n".join(f"{name} {installed_text(name)}" for name in sorted(called_modules(graph)))
+
+
+def attention_switches() -> dict[str, str]:
+    """The settings of this process that decide which kernels of attention a graph gets while it is differentiated.
+
+    torch has no guard on them, and its keys of differentiated graphs lack them.
+    """
+    torch = sys.modules["torch"]
+    return {name.removeprefix("_get_"): repr(getattr(torch._C, name)()) for name in _ATTENTION}
 
 
 def operators_text(graph: Any) -> str | None:
