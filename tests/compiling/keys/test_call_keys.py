@@ -60,6 +60,10 @@ class Mode(enum.IntEnum):
     B = 2
 
 
+class Subclass(torch.Tensor):
+    """A class of tensors that the program tells Dynamo to trace."""
+
+
 Pair = namedtuple("Pair", "a b")
 
 
@@ -290,6 +294,40 @@ def test_options_and_modes_count() -> None:
         assert plain != key(Net())
     with torch._inductor.config.patch(epilogue_fusion=False):
         assert plain != key(Net())
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "value"),
+    [
+        (torch._inductor.config, "assert_indirect_indexing", False),
+        (torch._inductor.config, "coordinate_descent_check_all_directions", True),
+        (torch._inductor.config, "pre_grad_fusion_options", {"batch_linear": {}}),
+        (torch._inductor.config, "cpp.cxx", (None, "clang++", "g++")),
+        (torch._dynamo.config, "traceable_tensor_subclasses", {Subclass}),
+    ],
+)
+def test_every_option_of_torchs_compilers_counts(config: Any, name: str, value: object) -> None:
+    plain = key(Net())
+    with config.patch({name: value}):
+        assert plain != key(Net()) == key(Net())
+    assert plain == key(Net())
+
+
+def test_options_of_torchs_compilers_that_are_functions_count_by_what_they_do() -> None:
+    def with_option(by: object) -> str:
+        passes = [lambda snodes: (snodes, by)]
+        with torch._inductor.config.patch(reorder_for_compute_comm_overlap_passes=passes):
+            return key(Net())
+
+    assert with_option(1) == with_option(1) != with_option(2)
+    with pytest.raises(NoFingerprint, match=r"whether this changes: .*<by>: the items of a generator"):
+        with_option(each for each in "ab")
+
+
+def test_folders_of_torchs_compilers_do_not_count() -> None:
+    plain = key(Net())
+    with torch._inductor.config.patch({"trace.debug_dir": "a"}), torch._dynamo.config.patch(debug_dir_root="b"):
+        assert plain == key(Net())
 
 
 def test_the_switches_of_attention_count() -> None:

@@ -6,7 +6,8 @@ Guards check the packages of a key in every call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from types import CodeType, MethodType
 from typing import Any
@@ -21,7 +22,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.keys.graph_keys import GraphKey, InputSpec, digest, modes
-from warmstore.compiling.keys.identified import identify_options, is_plain, structure_text
+from warmstore.compiling.keys.identified import identify_options, identity_of, is_plain, structure_text
 from warmstore.compiling.keys.operators import attention_switches
 from warmstore.compiling.misses.key_descriptions import KeyDescription, facts_as_parts
 from warmstore.errors import NoFingerprint
@@ -198,8 +199,7 @@ def _of_any_size(value: object) -> InputSpec | str:
 
 
 def _configuration() -> list[list[tuple[str, str]]]:
-    """Options of torch's compilers, by configuration. Only plain values that are no folders have the same text in every
-    process."""
+    """Options of torch's compilers, by configuration. Folders are left out, which differ between processes."""
     from torch._dynamo import config as dynamo
     from torch._functorch import config as functorch
     from torch._inductor import config as inductor
@@ -207,12 +207,17 @@ def _configuration() -> list[list[tuple[str, str]]]:
     for name in _PASSES:
         if getattr(inductor, name, None) is not None:
             raise NoFingerprint(f"torch._inductor.config.{name} is set, and a custom pass has no identity")
+    return [sorted(_option_texts(config)) for config in (dynamo, functorch, inductor)]
+
+
+def _option_texts(config: Any) -> Iterator[tuple[str, str]]:
+    """The names and texts of the options of a configuration. Functions, classes and containers have the facts of their
+    identity, and no text where they are the default. Raises NoFingerprint where they have no identity."""
     plain = bool | int | float | str | None
-    return [
-        sorted(
-            (name, repr(value))
-            for name, value in config.get_config_copy().items()
-            if isinstance(value, plain) and "dir" not in name
-        )
-        for config in (dynamo, functorch, inductor)
-    ]
+    for name, value in config.get_config_copy().items():
+        if "dir" in re.split(r"[._]", name):
+            continue
+        if isinstance(value, plain):
+            yield name, repr(value)
+        elif value != config._config[name].default:
+            yield from identity_of(value, f"{config.__name__}.{name}").require().facts.items()

@@ -115,9 +115,9 @@ def identify_options(options: Mapping[str, Any]) -> Identity:
     return identity_of_walk(_walk(dict(options), name="options"))
 
 
-def identity_of(thing: Any) -> Identity:
+def identity_of(thing: Any, name: str = "object") -> Identity:
     """The identity of an object that tracing has read."""
-    return identity_of_walk(_walk(thing, name="object"))
+    return identity_of_walk(_walk(thing, name=name))
 
 
 def _walk(thing: Any, *, patches: Patches | None = None, **options: Any) -> Walk:
