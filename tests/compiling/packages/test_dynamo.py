@@ -8,7 +8,7 @@ import torch
 from tests.compiling.programs import run
 from torch._dynamo.variables.torch import constant_fold_functions
 
-from warmstore.compiling.keys.call_keys import CONSTANTS, process_state
+from warmstore.compiling.keys.call_keys import CONSTANTS, is_transformed, process_state
 from warmstore.compiling.packages import dynamo
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
@@ -48,6 +48,16 @@ def test_whatever_dynamo_takes_for_a_constant_is_known() -> None:
     finally:
         torch.backends.mkldnn.enabled = kept
     assert process_state() == before
+
+
+def test_hooks_of_saved_tensors_that_are_graphs_transform_a_call() -> None:
+    """Dynamo adds them to the graph, and torch's guard of a package compares those of the process that restores it."""
+    graph = torch.fx.symbolic_trace(lambda x: x.sin())
+    assert not is_transformed()
+    with torch.autograd.graph.saved_tensors_hooks(graph, graph):
+        assert is_transformed()
+    with torch.autograd.graph.saved_tensors_hooks(torch.sin, torch.sin):
+        assert not is_transformed()
 
 
 OTHERS = """

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import distributed, nn
 from torch._dynamo.external_utils import wrap_inline
+from torch._functorch._aot_autograd import utils as aot_autograd
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
@@ -115,13 +116,14 @@ def overlap(variables: Mapping[str, object]) -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether something transforms calls now: global module hooks, `torch.func`, forward-mode differentiation, or a
-    dispatch mode."""
+    """Whether something transforms calls now: global module hooks, `torch.func`, forward-mode differentiation, a
+    dispatch mode, or hooks of saved tensors that are graphs, which Dynamo adds to the graph that it compiles."""
     return bool(
         _has_any_global_hook()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
         or torch._C._len_torch_dispatch_stack()
+        or aot_autograd.saved_tensors_hooks_are_inlineable(aot_autograd.top_saved_tensors_hooks())
     )
 
 
