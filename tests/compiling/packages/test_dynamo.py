@@ -1,15 +1,18 @@
 """What `ws.compile` needs of torch's private parts, and what it does where they are other ones."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from tests.compiling.programs import run
+from tests.compiling.programs import Report, run
 from torch._dynamo.variables.torch import constant_fold_functions
 
 from warmstore.compiling.keys.call_keys import CONSTANTS, is_transformed, process_state
 from warmstore.compiling.packages import dynamo
+from warmstore.compiling.packages.compiled_program import CompiledProgram, _Call
+from warmstore.compiling.packages.package import Package
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 
@@ -64,6 +67,8 @@ OTHERS = """
 import torch
 from warmstore.compiling.hooks import torch_hooks
 from warmstore.compiling.packages import dynamo
+from warmstore.compiling.packages.compiled_program import CompiledProgram, _Call
+from warmstore.compiling.packages.package import Package
 
 def doubled(x):
     return x * 2 + 1
@@ -162,3 +167,55 @@ def test_distributed_data_parallel_is_left_alone_or_told_to_keep_graphs_whole(tm
     left = [[one["reasons"] for one in report.lookups if one["left"]] for report in reports]
     assert left == [[["DistributedDataParallel splits its graphs; set " + WHOLE]], [], []]
     assert [one["hit"] for one in reports[2].lookups if one["key"].startswith("package/")] == [True]
+
+
+LIMITED = """
+import torch
+torch._dynamo.config.recompile_limit = 1
+def limited(x, doubled):
+    return x * 2 if doubled else x.sin()
+fast, x = ws.compile(limited), torch.arange(8.0)
+for doubled in {doubled}:
+    values, right = fast(x, doubled), limited(x, doubled)
+"""
+
+SUPPRESSED = """
+import torch
+torch._dynamo.config.suppress_errors = True
+fast, x = ws.compile(torch.nn.Softmax(dim=0)), torch.arange(8.0)
+values, right = fast(x), torch.softmax(x, 0)
+"""
+
+
+def packages(report: Report) -> list[tuple[str, bool]]:
+    """The frames of which packages were looked for, and whether each was found."""
+    found = [one for one in report.lookups if one["key"].startswith("package/")]
+    return [(one["key"].rpartition("/")[2], one["hit"]) for one in found]
+
+
+@pytest.mark.slow
+def test_a_frame_that_one_process_has_compiled_too_often_is_compiled_by_others(tmp_path: Path) -> None:
+    made, found = (run(LIMITED.format(doubled=doubled), tmp_path / "store") for doubled in ([True, False], [False]))
+    assert made.right
+    assert found.right
+    assert packages(found) == [("root", False)]
+    assert [" ".join(one["reasons"]) for one in made.lookups if one["left"]] == [
+        "this process has compiled it too often"
+    ]
+
+
+@pytest.mark.slow
+def test_a_frame_that_one_process_could_not_compile_is_compiled_by_others(tmp_path: Path) -> None:
+    reports = [run(SUPPRESSED, tmp_path / "store", env=env) for env in ({"PATH": "/no/compiler"}, {}, {})]
+    assert all(report.right for report in reports)
+    assert "torch could not compile it here" in str([one["reasons"] for one in reports[0].lookups if one["left"]])
+    assert [packages(report)[0] for report in reports] == [("root", False), ("root", False), ("root", True)]
+
+
+def test_a_package_with_guards_comes_before_one_that_leaves_the_frame_to_python() -> None:
+    answers = {b"left": SimpleNamespace(guarded_code=None), b"guarded": SimpleNamespace(guarded_code="code")}
+    question: Any = SimpleNamespace(restore=lambda data, check, holds: (answers[data], {}, ""))
+    program = CompiledProgram(torch.sin, {}, None, ())
+    stored = [Package("helper", (), (), (), False, data) for data in answers]
+    found = [program._restored(question, _Call(program, (), {}, False, packages=stored[:n]), "helper") for n in (1, 2)]
+    assert found == [(answers[b"left"], []), (answers[b"guarded"], [])]

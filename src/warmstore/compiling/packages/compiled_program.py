@@ -257,13 +257,14 @@ class CompiledProgram:
         return f"{frame.f_globals.get('__name__')}:{code.co_qualname}:{code.co_firstlineno}"
 
     def _restored(self, question: Question, call: _Call, frame: str) -> tuple[Any, list[str]]:
-        """The result from a package of another process; else None and the reasons."""
+        """The result from a package of another process; else None and the reasons. Results that leave the frame to
+        Python have no guards, so they come after all others."""
         of_frame = [package for package in call.packages if package.frame == frame]
         usable = of_frame
         if frame == _ROOT:
             usable = [package for package in of_frame if cover(package.sizes, call.sizes)]
             usable.sort(key=lambda package: package.sizes != call.sizes)  # packages for exactly these sizes first
-        reasons = []
+        reasons, left_to_python = [], None
         if call.packages and not usable:
             reasons.append("its packages are for other sizes" if of_frame else "no package of this frame is stored")
         for package in usable:
@@ -276,11 +277,14 @@ class CompiledProgram:
                 reasons.append(f"a package of it is not usable here: {error}")
                 _log.debug("compile cache", exc_info=True)
                 continue
-            if answer is not None:
+            if answer is None:
+                reasons.append(f"a guard of a package of it fails: {failed}")
+            elif answer.guarded_code is None:
+                left_to_python = answer
+            else:
                 self._resume_in(resumes)
                 return answer, []
-            reasons.append(f"a guard of a package of it fails: {failed}")
-        return None, reasons
+        return left_to_python, reasons
 
     def _check_objects(self, package: Package, found: Sequence[object]) -> None:
         """Check the objects that guards compare, as `Package.check_objects` does. In this process, an object that the

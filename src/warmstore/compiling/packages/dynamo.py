@@ -27,6 +27,7 @@ from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy
 from torch._C._dynamo.guards import GlobalStateGuard
 from torch._dynamo import bytecode_transformation, convert_frame
 from torch._dynamo.aot_compile_types import BundledAOTAutogradSerializableCallable as Bundled
+from torch._dynamo.exc import Unsupported, UserError
 from torch._dynamo.guards import CheckFunctionManager, GuardsStatePickler
 from torch._dynamo.output_graph import get_builtins_dict
 from torch._dynamo.package import SerializedCode, load_guard_manager, load_guards_state
@@ -93,10 +94,16 @@ class _Recorder:
     def __init__(self, code: CodeType) -> None:
         self.recorded = RecordedFrame(Written(code))
         self.compiled: dict[str, Any] = {}
+        self.error: Exception | None = None
 
     @contextmanager
     def code_context(self, code: CodeType) -> Iterator[None]:
-        yield
+        """torch compiles inside of it. With `suppress_errors`, torch leaves a frame to Python after any error."""
+        try:
+            yield
+        except Exception as error:
+            self.error = error
+            raise
 
     def add_guarded_code(self, guards_state: bytes, dynamo_code: CodeType) -> None:
         self.recorded.guards, self.recorded.code = guards_state, dynamo_code
@@ -130,6 +137,10 @@ class _Recorder:
             strategy = answer.frame_exec_strategy
             actions = int(strategy.cur_action), int(strategy.recursive_action)
             recorded.skipped = (answer.skip_reason or "", answer.apply_to_code, *actions)
+            if int(_FrameAction.RUN_ONLY) in actions:
+                recorded.reasons.append("this process has compiled it too often")
+            elif self.error is not None and not isinstance(self.error, Unsupported | UserError):
+                recorded.reasons.append(f"torch could not compile it here: {self.error}")
             return recorded
         assert recorded.code is not None
         names = set(_names_in(recorded.code)).union(*map(_names_in, recorded.resumes.values()))
