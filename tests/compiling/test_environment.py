@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from warmstore.compiling import probes
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.probes import probe
 
@@ -67,6 +69,29 @@ def test_variables_that_change_what_is_compiled_change_it(variables: dict[str, s
     before, plain = said()
     assert {name: record[name] for name in record if record[name] != plain[name]} == changed
     assert digest != before
+
+
+def test_a_failure_to_ask_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "_driver", lambda: "570.10")
+    monkeypatch.setattr(probes.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    library = SimpleNamespace(nvmlInit_v2=lambda: 999, nvmlShutdown=lambda: 0)
+    monkeypatch.setattr(probes.ctypes, "CDLL", lambda name: library)
+    assert probes._gpus() == ((), ())
+    library.nvmlInit_v2 = lambda: 0
+    library.nvmlDeviceGetCount_v2 = lambda count: setattr(count._obj, "value", 1) or 0
+    library.nvmlDeviceGetHandleByIndex_v2 = lambda at, device: 0
+    library.nvmlDeviceGetUUID = lambda device, text, size: setattr(text, "value", b"GPU-1") or 0
+    library.nvmlDeviceGetName = lambda device, text, size: setattr(text, "value", b"NVIDIA H200") or 0
+
+    def capability(device: object, major: Any, minor: Any) -> int:
+        major._obj.value, minor._obj.value = 9, 0
+        return 0
+
+    library.nvmlDeviceGetCudaComputeCapability = capability
+    assert probes._gpus() == (("NVIDIA H200",), ((9, 0),))
+    library.nvmlInit_v2 = lambda: 999
+    assert probes._gpus() == (("NVIDIA H200",), ((9, 0),))  # an answer is
 
 
 def test_an_answer_that_somebody_else_could_have_left_is_not_taken(tmp_path: Path) -> None:

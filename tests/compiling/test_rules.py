@@ -87,6 +87,20 @@ def test_requirements_stand_in_for_the_environment() -> None:
     assert objections(strict, HERE) == []
 
 
+MIXED = elsewhere(compute=((8, 0), (9, 0)), gpus=("NVIDIA A100", "NVIDIA H200"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_made_on_a_machine_with_two_kinds_of_gpus_is_used_there(kind: str) -> None:
+    assert objections(Artifact("k", kind, "0" * 64, 1, MIXED), MIXED) == []
+
+
+@pytest.mark.parametrize("kind", ["package", "fx_graph", "triton.cubin"])
+def test_what_was_made_on_either_of_two_kinds_of_gpus_is_not_used_where_there_is_one(kind: str) -> None:
+    made = Artifact("k", kind, "0" * 64, 1, MIXED)
+    assert objections(made, HERE) == ["needs compute capability 8.0 and 9.0, here is 9.0"]
+
+
 def test_every_reason_is_said() -> None:
     said = objections(artifact("cpp.so"), elsewhere(torch="2.1", glibc="2.1", isa=()))
     assert len(said) == 3

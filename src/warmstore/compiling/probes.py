@@ -170,7 +170,8 @@ def _driver() -> str | None:
 
 
 def _gpus() -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
-    """Models and compute capabilities of the GPUs that are visible to CUDA, from the NVIDIA management library."""
+    """Models and compute capabilities of the GPUs that are visible to CUDA, from the NVIDIA management library. Empty
+    also where this library cannot be asked."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and (not visible.strip() or visible.strip().startswith("-1")):
         return (), ()
@@ -178,7 +179,7 @@ def _gpus() -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
     if driver is None and not Path("/dev/nvidiactl").exists():
         return (), ()
     devices = sorted(path.name for path in Path("/proc/driver/nvidia/gpus").glob("*"))
-    listed = _remembered(("gpus", driver or "", *devices), lambda: json.dumps(_ask_nvml()))
+    listed = _remembered(("devices", driver or "", *devices), _ask_nvml)
     found = [(uuid, name, (int(major), int(minor))) for uuid, name, major, minor in json.loads(listed or "[]")]
     if visible is not None:
         chosen = []
@@ -191,42 +192,46 @@ def _gpus() -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
     return tuple(name for _, name, _ in found), tuple(compute for _, _, compute in found)
 
 
-def _ask_nvml() -> list[tuple[str, str, int, int]]:
-    """UUID, model and compute capability of every GPU, in the order of the PCI bus."""
+def _ask_nvml() -> str | None:
+    """UUID, model and compute capability of every GPU, in the order of the PCI bus, as JSON. None if a call fails."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        return []
+        return None
     if nvml.nvmlInit_v2():
-        return []
+        return None
     found = []
     try:
         count = ctypes.c_uint()
-        nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        failed = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
         for at in range(count.value):
             device, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
             uuid, name = ctypes.create_string_buffer(96), ctypes.create_string_buffer(96)
-            if nvml.nvmlDeviceGetHandleByIndex_v2(at, ctypes.byref(device)):
-                continue
-            nvml.nvmlDeviceGetUUID(device, uuid, 96)
-            nvml.nvmlDeviceGetName(device, name, 96)
-            nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
+            failed = (
+                failed
+                or nvml.nvmlDeviceGetHandleByIndex_v2(at, ctypes.byref(device))
+                or nvml.nvmlDeviceGetUUID(device, uuid, 96)
+                or nvml.nvmlDeviceGetName(device, name, 96)
+                or nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
+            )
             found.append((uuid.value.decode(), name.value.decode(), major.value, minor.value))
     finally:
         nvml.nvmlShutdown()
-    return found
+    return None if failed else json.dumps(found)
 
 
 def _remembered(question: tuple[str, ...], ask: Callable[[], str | None]) -> str | None:
-    """The answer to a slow question, cached in a file below the temporary folder."""
+    """The answer to a slow question, cached in a file below the temporary folder. None is not cached: a failure may be
+    that of this process."""
     name = hashlib.sha256("\0".join(question).encode()).hexdigest()[:32]
     folder = Path(tempfile.gettempdir()) / f"warmstore-{os.getuid()}"
     path = folder / name
     with suppress(OSError, ValueError):
         if folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022:
-            answer = json.loads(read_whole(PLAIN, path))
-            return None if answer is None else str(answer)
+            return str(json.loads(read_whole(PLAIN, path)))
     answer = ask()
+    if answer is None:
+        return None
     with suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.stat().st_uid == os.getuid():

@@ -64,7 +64,7 @@ class GlibcAtLeast:
 
 @dataclass(frozen=True)
 class Compute:
-    """Every GPU has the compute capability of the artifact, or with `newer` that or a higher one.
+    """The GPUs have the compute capabilities of those where the artifact was made, or with `newer` also higher ones.
 
     Code for an architecture with a letter ("sm_90a", in the requirement `architecture`) needs exactly that one: CUDA
     C++ Programming Guide, "Compute Capabilities", architecture-specific features.
@@ -74,18 +74,16 @@ class Compute:
 
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
         needed = {(int(major), int(minor)) for major, minor in artifact.needs("compute") or ()}
-        if not needed:
+        found = set(environment.compute)
+        if not needed or found == needed:
             return None
-        least = max(needed)
-        wanted = f"{least[0]}.{least[1]}"
-        if not environment.compute:
-            return f"needs a GPU of compute capability {wanted}, here is none"
+        if not found:
+            return f"needs a GPU of compute capability {_capabilities(needed)}, here is none"
         exact = not self.newer or str(artifact.requirements.get("architecture", ""))[-1:].isalpha()
-        fits = [found == least if exact else found >= least for found in environment.compute]
-        if all(fits):
+        if not exact and min(found) >= max(needed):
             return None
-        found = environment.compute[fits.index(False)]
-        return f"needs compute capability {wanted}{'' if exact else ' or higher'}, here is {found[0]}.{found[1]}"
+        wanted = f"{_capabilities(needed)}{'' if exact else ' or higher'}"
+        return f"needs compute capability {wanted}, here is {_capabilities(found - needed or found)}"
 
 
 class SameModels:
@@ -176,6 +174,10 @@ def choose(candidates: Iterable[Artifact], environment: Environment) -> tuple[Ar
         return kind.rank, len(artifact.needs("isa") or ()), artifact.created
 
     return max(usable, key=order, default=None), reasons
+
+
+def _capabilities(found: Iterable[tuple[int, int]]) -> str:
+    return " and ".join(f"{major}.{minor}" for major, minor in sorted(found))
 
 
 def _minor(version: str) -> str:

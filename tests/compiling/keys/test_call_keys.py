@@ -9,6 +9,7 @@ from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import torch
 from tests.compiling.environments import HERE, elsewhere
 from tests.slow import thinned
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from warmstore.compiling.environment import Environment
@@ -354,6 +356,23 @@ def test_the_kind_of_device_and_the_version_of_torch_count(monkeypatch: pytest.M
     before = key_of_call([], (X,), {}, {}, HERE).digest
     monkeypatch.setattr(torch, "__version__", "2.0")
     assert key_of_call([], (X,), {}, {}, HERE).digest != before
+
+
+def test_the_model_of_a_gpu_with_an_argument_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on(name: str, major: int, minor: int, *, device: str = "cuda:1") -> tuple[str, GraphKey]:
+        properties = SimpleNamespace(name=name, major=major, minor=minor)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+        with FakeTensorMode():
+            found = key_of_call([], (torch.empty(2, device=device),), {}, {}, elsewhere(gpus=(), compute=()))
+        return found.digest, found
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    digests = [on(*gpu)[0] for gpu in (("A100", 8, 0), ("H100", 9, 0), ("A100", 8, 6), ("A100", 8, 0))]
+    assert len(set(digests)) == 3
+    assert digests[0] == digests[3]
+    assert on("A100", 8, 0, device="cpu")[0] == on("H100", 9, 0, device="cpu")[0]
+    parts = details_of_call([], on("A100", 8, 0)[1], {}).parts
+    assert dict(parts)["input 0: device"] == "cuda:1 A100 8.0"
 
 
 def test_options_that_are_code_count_by_what_they_do() -> None:

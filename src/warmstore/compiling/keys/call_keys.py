@@ -194,10 +194,19 @@ def _of_any_size(value: object) -> InputSpec | str:
             raise NoFingerprint(
                 f"an argument is a {type(value).__qualname__}; only plain tensors, parameters and buffers are supported"
             )
-        return InputSpec(value.dim(), str(value.dtype), str(value.layout), str(value.device), value.requires_grad)
+        return InputSpec(value.dim(), str(value.dtype), str(value.layout), _device(value.device), value.requires_grad)
     if isinstance(value, np.ndarray | np.generic):
         return f"{type(value).__qualname__} {value.dtype} {value.ndim}"
     return repr(value) if is_plain(value) else type(value).__qualname__
+
+
+def _device(device: torch.device) -> str:
+    """A device, and of a GPU its model and compute capability: kernels are compiled for these, and the environment
+    lacks them where NVIDIA's library cannot be asked, as in WSL, in some containers and with ROCm."""
+    if device.type != "cuda" or not torch.cuda.is_initialized():
+        return str(device)
+    gpu = torch.cuda.get_device_properties(device)
+    return f"{device} {gpu.name} {gpu.major}.{gpu.minor}"
 
 
 def _configuration() -> list[list[tuple[str, str]]]:

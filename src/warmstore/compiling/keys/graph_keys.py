@@ -17,7 +17,7 @@ from warmstore.storage.cached_property import cached_property
 
 @dataclass(frozen=True)
 class InputSpec:
-    """A tensor among the inputs, without sizes and strides, which guards check."""
+    """A tensor among the inputs, without sizes and strides, which guards check. `device` has the model of a GPU."""
 
     ndim: int
     dtype: str
