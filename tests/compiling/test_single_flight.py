@@ -1,7 +1,9 @@
 """Several cold processes at once: one compiles, the others wait and load."""
 
+import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from tests.compiling.programs import SINE, finish, launch
 
+from warmstore.compiling.single_flight import SingleFlight
 from warmstore.compiling.store.artifact_store import ArtifactStore
 
 RANK = """
@@ -116,3 +119,21 @@ def test_ranks_that_start_cold_are_each_right_and_compile_what_they_share_once(t
     assert sorted(first for first, _ in graphs) == [False, True]  # one compiled, the other waited and found it
     assert [second for _, second in graphs] == [False, False]  # with each rank in it
     assert [rank["graphs"] for rank in warm] == [[], []]
+
+
+def test_an_interrupt_as_a_flight_begins_leaves_it_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flock = fcntl.flock
+
+    def interrupted(file: int, operation: int) -> None:
+        flock(file, operation)
+        if operation != fcntl.LOCK_UN:
+            signal.raise_signal(signal.SIGINT)
+
+    mine, others = SingleFlight(tmp_path / "flights"), SingleFlight(tmp_path / "flights")
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mine.begin("key")
+    assert others.begin("key")
+    assert not mine.begin("key")
+    others.close()

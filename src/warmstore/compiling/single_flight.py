@@ -12,6 +12,8 @@ import threading
 import time
 from pathlib import Path
 
+from warmstore.storage.interrupts import uninterrupted
+
 _FILES = 1 << 12
 
 
@@ -34,20 +36,27 @@ class SingleFlight:
     def begin(self, key: str) -> bool:
         """Take the flight of `key`. False if another process has it; true also if no lock can be taken at all."""
         path = self._file(key)
-        with self._guard:
-            if self._is_closed or path in self._held:
+        is_taken = False
+        try:
+            with uninterrupted(), self._guard:
+                if self._is_closed or path in self._held:
+                    return True
+                try:
+                    file = self._open(path)
+                except OSError:
+                    return True  # the folder is gone: compile without a lock
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    os.close(file)
+                    return False
+                self._held[path] = file
+                is_taken = True
                 return True
-            try:
-                file = self._open(path)
-            except OSError:
-                return True  # the folder is gone: compile without a lock
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(file)
-                return False
-            self._held[path] = file
-            return True
+        except BaseException:  # an interrupt, after which nobody would end the flight
+            if is_taken:
+                self.end(key)
+            raise
 
     def wait(self, key: str, seconds: float) -> bool:
         """Take the flight of `key` as soon as no other process has it. False after that many seconds."""

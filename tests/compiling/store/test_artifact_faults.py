@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -194,3 +195,21 @@ def test_bundles_on_a_disk_that_refuses(tmp_path: Path) -> None:
         if not files.refused:
             break
     assert at > 5
+
+
+def test_an_interrupt_as_the_lock_is_taken_leaves_it_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ArtifactStore(tmp_path / "store")
+    lock = store._index._file_lock
+    acquire = lock.acquire
+
+    def interrupted(*args: object, **options: object) -> object:
+        taken = acquire(*args, **options)
+        signal.raise_signal(signal.SIGINT)
+        return taken
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "acquire", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.put("k", "cpp.so", b"code", environment=HERE)
+    assert not lock.is_locked
+    store.put("k", "cpp.so", b"code", environment=HERE)

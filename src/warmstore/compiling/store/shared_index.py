@@ -10,8 +10,9 @@ import errno
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,10 +22,12 @@ from warmstore.compiling.store.artifact_index import Index, IndexDamaged, is_ref
 from warmstore.compiling.store.blobs import Blobs
 from warmstore.compiling.store.index_rows import COLUMNS, insert, insert_environment, salvaged
 from warmstore.errors import ReadOnly, WriteFailed
+from warmstore.storage.interrupts import uninterrupted
 
 WAIT = 30.0
 """Seconds to wait for the lock of a store before a change fails."""
 
+_PAUSE = 0.005  # seconds between two attempts to take the lock
 _T = TypeVar("_T")
 _log = logging.getLogger("warmstore")
 
@@ -110,20 +113,26 @@ class SharedIndex:
 
     @contextmanager
     def _locked(self, wait: float) -> Iterator[None]:
-        with self._writing:
+        with self._writing, ExitStack() as stack:
             try:
-                held = self._file_lock.acquire(timeout=wait, poll_interval=0.005)
-            except Timeout as error:
-                raise WriteFailed(
-                    errno.ETIMEDOUT, f"another process has held the lock for {wait:.0f} s", str(self.folder / "lock")
-                ) from error
+                self._take_file_lock(stack, wait)
             except OSError as error:
                 refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
                 raise (ReadOnly if refused else WriteFailed)(
                     error.errno, f"{error.strerror}", str(self.folder / "lock")
                 ) from error
-            with held:
-                yield
+            yield
+
+    def _take_file_lock(self, stack: ExitStack, wait: float) -> None:
+        """Take the lock file until the stack is closed, also if an interrupt comes meanwhile. Raises OSError."""
+        end = time.monotonic() + wait
+        while True:
+            with uninterrupted(), suppress(Timeout):
+                stack.enter_context(self._file_lock.acquire(blocking=False))
+                return
+            if time.monotonic() > end:
+                raise TimeoutError(errno.ETIMEDOUT, f"another process has held the lock for {wait:.0f} s")
+            time.sleep(_PAUSE)
 
     def _twice(self, work: Callable[[], _T]) -> _T:
         try:
