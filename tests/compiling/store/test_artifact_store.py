@@ -1,6 +1,7 @@
 """The artifact store: what goes in comes out, for the right environments, within its limit, in the order it says."""
 
 import os
+import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
@@ -146,6 +147,18 @@ def test_jobs_know_what_they_used_even_when_it_is_gone(store: ArtifactStore) -> 
     assert [one.key for one in store.all("test")] == ["b"]
     assert store.stats().jobs == {"test": 1, "train": 3}
     assert store.job("nobody") == []
+
+
+def test_clear_leaves_what_is_used_of_the_same_key_in_another_environment(store: ArtifactStore) -> None:
+    there = elsewhere(torch="2.12.0")
+    used = store.put("k", "cpp.so", b"used", environment=HERE)
+    store.put("k", "cpp.so", b"unused", environment=there)
+    with sqlite3.connect(store.folder / "index.sqlite") as db:
+        db.execute("UPDATE uses SET last_used = last_used - 7200")
+    store.used([used])
+    assert store.clear(unused_for=3600) == 1
+    assert read(store, "k", HERE) == b"used"
+    assert store.find("k", "cpp.so", there) is None
 
 
 def test_clear_takes_all_or_what_it_is_told(store: ArtifactStore) -> None:

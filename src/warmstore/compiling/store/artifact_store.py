@@ -281,8 +281,12 @@ class ArtifactStore(Closeable):
         last = math.inf if unused_for is None else time.time() - unused_for
 
         def forget(index: Index) -> int:
-            removed = {(artifact.key, artifact.kind) for artifact in self.all(job, kind) if artifact.last_used <= last}
-            rows = index.connection().execute("SELECT id, key, kind FROM artifacts").fetchall()
+            removed = {
+                (artifact.key, artifact.kind, artifact.environment.digest, artifact.digest, artifact.created)
+                for artifact in self.all(job, kind)
+                if artifact.last_used <= last
+            }
+            rows = index.connection().execute("SELECT id, key, kind, environment, digest, created FROM artifacts")
             ids = [row for row, *identity in rows if tuple(identity) in removed]
             self._changes.forget(index, ids, job)
             return len(ids)
