@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from warmstore.converting.conversion_draft import CONVERTED, ConversionDraft, as_json, claim, cut_of, hold, remove
+from warmstore.converting.conversion_draft import (
+    CONVERTED,
+    UNKNOWN,
+    ConversionDraft,
+    as_json,
+    claim,
+    cut_of,
+    hold,
+    remove,
+)
 from warmstore.converting.format_detection import detect
 from warmstore.converting.known_formats import Format, named
 from warmstore.converting.record_source import BROKEN, RecordSource, Request, SourceBatch, fields_argument
@@ -30,6 +39,8 @@ from warmstore.errors import (
     StoreExists,
     WarmstoreError,
 )
+from warmstore.identity import identify
+from warmstore.identity.identity import reasons
 from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn
 from warmstore.records.format.fields import Field, Fields, fields_to_json
 from warmstore.records.format.value_encoding import encode, raw_rows
@@ -317,6 +328,14 @@ def _size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
     return height, width
 
 
+def _described_function(function: Callable[..., Any]) -> str | dict[str, str]:
+    """The name and the identity of a function; why it has none where it has none, which is equal to nothing."""
+    found = identify(function, name="decode")
+    if found.unknown:
+        return {UNKNOWN: reasons(found.unknown)}
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')} {found.digest}"
+
+
 def _made_from(kind: Format, request: Request, files: Sequence[Path]) -> dict[str, Any]:
     """What a store keeps about its conversion. Only a conversion with an equal description resumes it."""
     fields, decode = request.fields, request.decode
@@ -334,9 +353,7 @@ def _made_from(kind: Format, request: Request, files: Sequence[Path]) -> dict[st
         "source": source,
         "files": state.hexdigest() if files else None,
         "fields": fields_to_json(fields) if isinstance(fields, Mapping) else fields and list(fields),
-        "decode": f"{getattr(decode, '__module__', '')}.{getattr(decode, '__qualname__', '')}"
-        if callable(decode)
-        else decode or False,
+        "decode": _described_function(decode) if callable(decode) else decode or False,
         "size": request.size and list(request.size),
         "batched": request.batched,
     }

@@ -6,6 +6,7 @@ stays. The next conversion of the same source resumes it; a conversion of anothe
 
 import contextlib
 import json
+import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ from warmstore.storage.files import Files, is_at
 
 CONVERTED = "converted"
 """The name of the description of the source in a store's metadata."""
+
+_log = logging.getLogger("warmstore")
+
+UNKNOWN = "unknown"
+"""The name, in the description of a function, of the reason why it has no identity."""
 
 _ADVICE = "Name a new folder, or remove this one first"
 
@@ -108,7 +114,7 @@ def claim(
         if not isinstance(manifest.metadata.get(CONVERTED), dict):
             raise StoreExists(f"{target} holds a store that was not converted from anything. {_ADVICE}")
         if problem := _mismatch(target, manifest, made_from):
-            raise StoreExists(problem)
+            raise StoreExists(f"{problem}. {_ADVICE}")
         return ConversionDraft(target, target, stack, writing, manifest)
     check_vacant(target)
     draft = ConversionDraft(draft_of(target), target, stack, writing)
@@ -127,7 +133,8 @@ def claim(
     else:
         if not isinstance(manifest.metadata.get(CONVERTED), dict):
             raise StoreExists(foreign)
-        if _mismatch(draft.folder, manifest, made_from):
+        if problem := _mismatch(draft.folder, manifest, made_from):
+            _log.info("a conversion starts again: %s", problem)
             draft.discard()
         else:
             draft.manifest = manifest
@@ -139,13 +146,15 @@ def _mismatch(folder: Path, manifest: Manifest, made_from: dict[str, Any]) -> st
     known = manifest.metadata[CONVERTED]
     described = fields_to_json(manifest.fields)
     for name, value in as_json(made_from).items():
+        if name == "decode" and isinstance(value, dict):
+            return f"{folder} may hold what another decode= made: {value[UNKNOWN]}"
         if as_json(known.get(name)) == value or (name == "fields" and value == as_json(described)):
             continue
         if name == "files":
-            return f"the files of the source changed since {folder} was begun. {_ADVICE}"
+            return f"the files of the source changed since {folder} was begun"
         return (
             f"{folder} holds a store made from something else: its {name} was {known.get(name)!r:.200}, now it is "
-            f"{value!r:.200}. {_ADVICE}"
+            f"{value!r:.200}"
         )
     return None
 

@@ -1,6 +1,8 @@
 """ArrayRecord files, as bytes and decoded."""
 
 import json
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,9 @@ import pytest
 from tests.converting.common import holds, small_batches
 
 import warmstore as ws
+from warmstore.converting.conversion_draft import draft_of
+from warmstore.converting.formats import array_record
+from warmstore.converting.record_columns import columns_of_records
 
 module: Any = pytest.importorskip("array_record.python.array_record_module")
 
@@ -43,6 +48,56 @@ def test_decode_makes_fields(tmp_path: Path) -> None:
         assert store[:]["n"].tolist() == list(range(50))
     with pytest.raises(ValueError, match="must be a function"):
         ws.convert(tmp_path / "x.array_record", tmp_path / "other", decode=True)
+
+
+def numbered(offset: int) -> Callable[[bytes], dict[str, Any]]:
+    return lambda data: {"n": data[0] + offset}
+
+
+def test_another_function_is_another_conversion(tmp_path: Path) -> None:
+    source, store = tmp_path / "x.array_record", tmp_path / "store"
+    write(source, [bytes([n]) for n in range(50)])
+    for _ in range(2):
+        with ws.convert(source, store, decode=numbered(1)) as made:
+            assert made[:]["n"].tolist() == list(range(1, 51))
+    with pytest.raises(ws.StoreExists, match="its decode was"):
+        ws.convert(source, store, decode=numbered(2))
+
+
+def test_a_draft_of_another_function_is_not_resumed(tmp_path: Path) -> None:
+    source, store = tmp_path / "x.array_record", tmp_path / "store"
+    write(source, [bytes([n]) for n in range(200)])
+    calls = []
+
+    def batch(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return columns_of_records(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(array_record, "columns_of_records", batch)
+        with pytest.raises(KeyboardInterrupt):
+            ws.convert(source, store, decode=numbered(1))
+    with closing(ws.RecordStore.open(draft_of(store))) as draft:
+        assert 0 < len(draft) < 200
+    with ws.convert(source, store, decode=numbered(2)) as made:
+        assert made[:]["n"].tolist() == list(range(2, 202))
+
+
+def test_a_function_without_an_identity(tmp_path: Path) -> None:
+    """Nobody knows whether it is the one that made a store."""
+    source, store = tmp_path / "x.array_record", tmp_path / "store"
+    write(source, [bytes([n]) for n in range(50)])
+    numbers = (number for number in range(50))
+
+    def counted(data: bytes) -> dict[str, Any]:
+        return {"n": data[0] + 0 * next(numbers, 0)}
+
+    with ws.convert(source, store, decode=counted) as made:
+        assert made[:]["n"].tolist() == list(range(50))
+    with pytest.raises(ws.StoreExists, match=r"may hold what another decode= made.*numbers"):
+        ws.convert(source, store, decode=counted)
 
 
 def test_what_is_no_array_record_is_a_bad_source(tmp_path: Path) -> None:
