@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -49,6 +50,11 @@ def headers_of(file: str) -> frozenset[int]:
     return frozenset(found)
 
 
+def is_finalizer(frame: FrameType) -> bool:
+    """Whether the collector runs this function, by `weakref.finalize`. Python ignores an exception there."""
+    return frame.f_back is not None and frame.f_back.f_code.co_filename == weakref.__file__
+
+
 _MANY = 10**9
 
 
@@ -68,7 +74,7 @@ class Interrupter:
         file = frame.f_code.co_filename
         if not file.startswith(self._within) or self.has_come:
             return None
-        if event == "line" and frame.f_lineno not in headers_of(file):
+        if event == "line" and frame.f_lineno not in headers_of(file) and not is_finalizer(frame):
             self.left -= 1
             if self.left < 0:
                 self.has_come = True
