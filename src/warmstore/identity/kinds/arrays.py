@@ -90,7 +90,8 @@ def array_subclass(walk: Walk, place: Place, value: Any) -> None:
         walk.whole(place + ".fill_value", value.fill_value)
     if value.dtype.hasobject:
         walk.whole(place + ".<array>", value.view(np.ndarray))
-        walk.whole(place + ".<mask>", np.ma.getmaskarray(value))
+        if is_masked:
+            walk.whole(place + ".<mask>", np.ma.getmaskarray(value))
     else:  # a view would be another object in each walk
         text = _text_of_masked if is_masked else _text_of_subclass
         walk.fact(place + ".<array>", walk.watched_text(place, value, text))

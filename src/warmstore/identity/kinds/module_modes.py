@@ -6,16 +6,16 @@ of any module: a helper function, a hook, a method that reads `self.inner.traini
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Iterator
 from enum import IntEnum
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from torch import nn
 
 from warmstore.identity.instructions import instructions
+from warmstore.identity.object_state import content_of
 from warmstore.identity.origin import PYTHON, origin_of_class
 from warmstore.identity.walk import Walk
 
@@ -28,9 +28,6 @@ _INNER = ("__func__", "fget", "fset", "fdel", "func", "__wrapped__")
 """The attributes of wrappers that hold the functions inside."""
 
 _SILENT = ("__init__", "extra_repr")
-_KEYWORDS = ("CALL_KW", "BUILD_CONST_KEY_MAP")
-"""Instructions whose constant is the names of keyword arguments."""
-
 _READS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 
 
@@ -180,15 +177,9 @@ def _functions_in(value: Any) -> Iterator[FunctionType]:
         seen.add(id(each))
         if isinstance(each, FunctionType):
             yield each
-            work += [*_contents(each.__closure__ or ()), each.__dict__.get("__wrapped__")]
+            work += [*map(content_of, each.__closure__ or ()), each.__dict__.get("__wrapped__")]
         elif isinstance(each, _WRAPPERS):
             work += [getattr(each, name, None) for name in _INNER]
-
-
-def _contents(cells: tuple[CellType, ...]) -> Iterator[Any]:
-    for cell in cells:
-        with contextlib.suppress(ValueError):  # an empty cell
-            yield cell.cell_contents
 
 
 def _with_helpers(function: FunctionType) -> Iterator[FunctionType]:
