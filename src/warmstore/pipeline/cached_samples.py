@@ -77,8 +77,8 @@ class CachedSamples:
         stores = self.open()
         assert stores is not None
         if self._refreshed < self._began:
-            self._refreshed = self._began
             stores.refresh()
+            self._refreshed = self._began  # an interrupted refresh is repeated
         return stores
 
     def close(self) -> None:
