@@ -90,7 +90,8 @@ def test_verify_finds_what_is_damaged_missing_or_strange(tmp_path: Path) -> None
     first, second, *_ = sorted((tmp_path / "c" / "blobs").glob("*/*"))
     first.write_bytes(b"")
     second.unlink()
-    (first.parent / "stranger").write_bytes(b"x")
+    (first.parent / ("0" * 62)).write_bytes(b"x")
+    (first.parent / "notes.txt").write_bytes(b"not ours")
     with ArtifactStore(tmp_path / "c") as store:
         said = sorted(store.verify())
         assert len(said) == 3
@@ -98,6 +99,7 @@ def test_verify_finds_what_is_damaged_missing_or_strange(tmp_path: Path) -> None
         assert sorted(("damaged" in one, "evicted" in one) for one in said[1:]) == [(False, True), (True, False)]
         assert len(right(store)) == COUNT - 2
         assert store.verify() == []
+    assert (first.parent / "notes.txt").exists()
 
 
 def test_a_connection_to_a_replaced_index_stays_open(tmp_path: Path) -> None:

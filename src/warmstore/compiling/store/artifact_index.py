@@ -16,6 +16,7 @@ from warmstore.storage.disk_usage import BLOCK, on_disk
 from warmstore.storage.files import PLAIN, Files
 
 FORMAT = 1
+_NAME = "index.sqlite"
 
 _SCHEMA = f"""
 PRAGMA auto_vacuum = INCREMENTAL;
@@ -51,6 +52,10 @@ _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, 
 _REFUSED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}
 
 
+_TABLES = {"format", "environments", "blobs", "artifacts", "uses", "jobs", "counters", "claims", "totals"}
+_MOST_LOST = 4  # tables that damage may rename
+
+
 class IndexDamaged(sqlite3.DatabaseError):
     """The file is damaged or missing."""
 
@@ -58,6 +63,17 @@ class IndexDamaged(sqlite3.DatabaseError):
 def is_refusal(error: sqlite3.Error) -> bool:
     """Whether an error means that this process may not write the file."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in _REFUSED
+
+
+def is_index(folder: Path, files: Files = PLAIN) -> bool:
+    """Whether the SQLite file of a folder, intact or damaged, is the index of a store, and not of another program.
+
+    Nothing in the folder changes. Where no table can be read, the lock file says that the folder is a store's.
+    """
+    names: set[object] = set()
+    with suppress(sqlite3.Error), closing(files.connect(f"{uri_of(folder / _NAME)}?mode=ro&immutable=1")) as connection:
+        names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return len(_TABLES - names) <= _MOST_LOST if names else (folder / "lock").exists()
 
 
 class Index:
@@ -68,7 +84,7 @@ class Index:
 
     def __init__(self, folder: Path, files: Files, *, read_only: bool = False) -> None:
         self.files = files
-        self.path = folder / "index.sqlite"
+        self.path = folder / _NAME
         self.aside = folder / "index.damaged"
         self._read_only = read_only
         self._connection: sqlite3.Connection | None = None

@@ -59,6 +59,7 @@ class ArtifactStore(Closeable):
     Raises:
         ValueError: The limit or eviction is invalid.
         NewerFormat: A newer warmstore made the store.
+        NotAStore: The folder has an index.sqlite of another program.
     """
 
     _has_pending = False
@@ -296,11 +297,16 @@ class ArtifactStore(Closeable):
     def verify(self) -> list[str]:
         """Read every blob. Drop damaged and missing ones, and files without an artifact. Returns a text for each.
 
-        A damaged index is rebuilt, which is logged.
+        A damaged index is rebuilt.
         """
         index, dropped = self._opened(), []
         if not self.read_only:
             index.ask(check_whole)
+        if rebuilt := index.take_rebuilt():  # by this call, or when the store was opened
+            self.count("rebuilt", rebuilt)
+            dropped.append(
+                "the index was damaged, and is rebuilt of its valid rows; what it has lost is compiled again"
+            )
         for artifact in self.all():
             try:
                 self.read(artifact)

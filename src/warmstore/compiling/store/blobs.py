@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,8 @@ from blake3 import blake3
 
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, read_whole
+
+_BLOB = re.compile(r"[0-9a-f]{64}(\.partial)?")
 
 
 class Blobs:
@@ -62,10 +65,11 @@ class Blobs:
             self.files.remove(path)
 
     def sweep(self, kept: Collection[str]) -> int:
-        """Remove every file that is not the blob of one of these digests; return how many."""
+        """Remove every blob and draft of a blob that is not one of these digests; return how many."""
         swept = 0
         for path in self.folder.glob("*/*"):
-            if path.parent.name + path.name not in kept:
+            name = path.parent.name + path.name
+            if _BLOB.fullmatch(name) and name not in kept:
                 self.files.remove(path)
                 swept += 1
         return swept

@@ -18,10 +18,10 @@ from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
-from warmstore.compiling.store.artifact_index import Index, IndexDamaged, is_refusal
+from warmstore.compiling.store.artifact_index import Index, IndexDamaged, is_index, is_refusal
 from warmstore.compiling.store.blobs import Blobs
 from warmstore.compiling.store.index_rows import COLUMNS, insert, insert_environment, salvaged
-from warmstore.errors import ReadOnly, WriteFailed
+from warmstore.errors import NotAStore, ReadOnly, WriteFailed
 from warmstore.storage.interrupts import uninterrupted
 
 WAIT = 30.0
@@ -153,7 +153,12 @@ class SharedIndex:
                 db.executemany("DELETE FROM blobs WHERE digest = ?", incomplete)
 
     def _rebuild(self, damaged: tuple[int, int] | None, reason: sqlite3.Error) -> None:
-        """Move the damaged file aside and make a new one of its valid rows. Removes blobs without a row."""
+        """Move the damaged file aside and make a new one of its valid rows. Removes blobs without a row. Raises
+        NotAStore for the file of another program."""
+        if damaged is not None and not is_index(self.folder, self._blobs.files):
+            raise NotAStore(
+                f"{self._writer.path} is no index of a compile cache; choose another folder, or remove the file"
+            )
         with self._locked(WAIT):
             index = self._writer
             if index.identity() != damaged:
