@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.compiling.environments import HERE
-from tests.inventory.making import compiled, disk_plan, features, functions, pipeline, states, store
+from tests.inventory.making import compiled, disk_plan, features, functions, pipeline, states, store, tripled
 
 import warmstore as ws
 from warmstore.compiling.store.artifact_store import ArtifactStore
-from warmstore.errors import ReadOnly
+from warmstore.errors import ReadOnly, StoreExists
+from warmstore.features.cache_inspection import clear
 from warmstore.inventory.cached_folder import CachedFolder
 from warmstore.inventory.removal import plan_removals, remove
+from warmstore.storage.files import Files
 
 NOW = 1_000_000.0
 
@@ -101,6 +103,59 @@ class TestRemove:
         with ArtifactStore(tmp_path) as left:
             assert [artifact.key for artifact in left.all()] == ["a"]  # which was used after all were put
             assert left.find("a", None, HERE) is not None
+
+    @pytest.mark.parametrize("inner", ["store", "folder", "file"])
+    def test_what_is_not_the_stores_stays(self, inner: str, tmp_path: Path) -> None:
+        path = features(tmp_path, "net")
+        if inner == "store":
+            store(path / "labels")
+        else:
+            (path / "labels").mkdir() if inner == "folder" else (path / "labels").touch()
+        assert [state.path.name for state in states(tmp_path)] == ["net", *["labels"] * (inner == "store")]
+        (removal,) = plan_removals(states(tmp_path), older_than=0).removals
+        with pytest.raises(StoreExists, match="also has 'labels', which is not the store's"):
+            remove(removal)
+        with ws.FeatureCache(tmp_path, "net") as cache:
+            assert len(cache) == 4
+
+    def test_what_a_process_reads_stays(self, tmp_path: Path) -> None:
+        path, results = features(tmp_path / "caches", "net"), functions(tmp_path / "results")
+        removals = plan_removals(states(tmp_path), older_than=0).removals
+        function = ws.cached(tmp_path / "results")(tripled)
+        function(1)
+        with ws.FeatureCache(tmp_path / "caches", "net", read_only=True):
+            assert [state.in_use for state in states(tmp_path)] == [True, True]
+            for removal in removals:
+                with pytest.raises(ReadOnly, match="is in use by a live process"):
+                    remove(removal)
+        function.cache.close()
+        assert [state.in_use for state in states(tmp_path)] == [False, False]
+        for removal in removals:
+            assert remove(removal) > 0
+        assert not path.exists()
+        assert not results.exists()
+
+    def test_a_link_goes_with_what_it_leads_to(self, tmp_path: Path) -> None:
+        (tmp_path / "big").mkdir()
+        features(tmp_path / "big", "net")
+        (tmp_path / "caches").mkdir()
+        (tmp_path / "caches" / "net").symlink_to(tmp_path / "big" / "net")
+        clear(tmp_path / "caches" / "net")
+        assert list(tmp_path.glob("*/*")) == list(tmp_path.glob("*/.*")) == []
+
+    def test_what_a_killed_removal_left_goes_with_the_next(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = features(tmp_path, "net")
+        with monkeypatch.context() as patch:
+            patch.setattr(Files, "remove_folder", lambda self, folder: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                clear(path)
+        assert not path.exists()
+        assert [left.is_dir() for left in tmp_path.iterdir()] == [True]
+        assert features(tmp_path, "net") == path
+        clear(path)
+        assert list(tmp_path.iterdir()) == []
 
     def test_what_came_into_use_since_stays(self, tmp_path: Path) -> None:
         features(tmp_path, "net")

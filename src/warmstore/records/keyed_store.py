@@ -21,6 +21,7 @@ from warmstore.records.local_store import LocalStore
 from warmstore.records.maintenance.rewrite import rewrite
 from warmstore.records.read.gather import Gatherer
 from warmstore.storage.array_types import Bools, Int64
+from warmstore.storage.reading_lease import ReadingLease
 
 _AT_ONCE = 1 << 20  # rows whose keys are read together
 MISSING, DAMAGED = -1, -2
@@ -78,6 +79,7 @@ class IndexedStore(KeyedStore):
         self._largest = largest
         self._lock = threading.Lock()
         self.index = self._open_index()
+        self._lease = ReadingLease(store.path)
 
     def _open_index(self) -> KeyIndex:
         store = self.store
@@ -222,6 +224,7 @@ class IndexedStore(KeyedStore):
         self.index.sync()
         self.index.close()
         super().close(seal=seal)
+        self._lease.release()
 
     def after_fork(self) -> None:
         """In a forked child: open the store anew; pending rows and locks stay with the parent."""

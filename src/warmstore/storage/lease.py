@@ -2,6 +2,8 @@
 
 A lease of the folder NAME is a shared `flock` on the file NAME.lock beside it. The kernel releases it when the process
 ends. A process that removes a folder first takes the lock exclusively, without waiting.
+
+For folders whose users must not write beside them see `reading_lease`.
 """
 
 import fcntl
@@ -10,6 +12,7 @@ import shutil
 from pathlib import Path
 
 from warmstore.storage.files import is_at, unlock_and_close
+from warmstore.storage.reading_lease import lock_alone
 
 SUFFIX = ".lock"
 """The suffix of the lock file, after the name of the folder."""
@@ -47,7 +50,7 @@ class UsageLease:
         try:
             if os.getpid() != self._pid or self._descriptor < 0:
                 return False  # a forked child shares its parent's lock, and would take it away
-            if not _lock_alone(self._descriptor):
+            if not lock_alone(self._descriptor):
                 return False
             gone = _remove(self.folder, lock_too=True)
             # Forked children share the lock, and others may have opened the file before it was removed.
@@ -60,11 +63,14 @@ class UsageLease:
 def is_locked(path: Path) -> bool:
     """Whether a process holds a lock on a file, such as the lease of a folder on its `lock_path`."""
     try:
-        descriptor = _open(path, 0, 0o666)
+        try:
+            descriptor = _open(path, 0, 0o666)
+        except PermissionError:  # another user's, which may be readable
+            descriptor = _open(path, 0, 0o666, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        return not _lock_alone(descriptor)
+        return not lock_alone(descriptor)
     finally:
         unlock_and_close(descriptor)
 
@@ -82,7 +88,7 @@ def remove_unused(folder: Path, *, lock_too: bool = False, without_lock: bool = 
     except FileNotFoundError:
         return not folder.exists()
     try:
-        if not _lock_alone(descriptor):
+        if not lock_alone(descriptor):
             return False
         if not is_at(descriptor, path):  # another process removed both
             return not folder.exists()
@@ -106,16 +112,8 @@ def _leased(path: Path, mode: int) -> int:
         os.close(descriptor)  # another process removed the file in between
 
 
-def _open(path: Path, flags: int, mode: int) -> int:
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, mode)
-
-
-def _lock_alone(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _open(path: Path, flags: int, mode: int, access: int = os.O_RDWR) -> int:
+    return os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | flags, mode)
 
 
 def _remove(folder: Path, *, lock_too: bool) -> bool:

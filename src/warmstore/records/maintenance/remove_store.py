@@ -1,23 +1,59 @@
 """Removing a store with its folder, so that other processes see all of it or nothing."""
 
+import contextlib
+import re
+import secrets
 from pathlib import Path
 
-from warmstore.errors import ReadOnly
+from warmstore.errors import ReadOnly, StoreExists
 from warmstore.records.maintenance.chunk_states import chunk_states
 from warmstore.storage.files import Files
+from warmstore.storage.reading_lease import unread
+
+_REMOVED = ".cleared.tmp"
+_OWN = re.compile(
+    r"(g\d{4,}|store\.json|cost\.json|warmstore-history\.jsonl|edit\.lock|keys-.+\.(index|direct|lock)|\.copy|\.pull(\.lock)?)"
+    r"(\..+)?"
+)
+"""The names in the folder of a record store, a feature cache, or the results of a function; with drafts and copies."""
 
 
 def remove_store(path: Path, files: Files | None = None) -> None:
-    """Remove a store. It is renamed first: a killed removal leaves a hidden folder, and never half a store.
+    """Remove a store. It is renamed first: a killed removal leaves a hidden folder, which the next removal in the same
+    folder takes away, and never half a store. Where `path` is a link, the link goes too.
 
     Raises:
         NotAStore, Damaged: it cannot be read.
-        ReadOnly: a live process is writing to it, or the folder cannot be changed.
+        StoreExists: the folder has something that is not the store's, such as another store.
+        ReadOnly: a live process uses it, or the folder cannot be changed.
     """
     files = files or Files()
-    writers = sum(chunk.writing for chunk in chunk_states(path))
+    folder = path.resolve()
+    writers = sum(chunk.writing for chunk in chunk_states(folder))
     if writers:
         raise ReadOnly(f"{path} is being written by {writers} live process(es); end them first")
-    removed = path.with_name(f".{path.name[:100]}.cleared.tmp")
-    files.rename(path, removed)
-    files.remove_folder(removed)
+    others = sorted(entry.name for entry in folder.iterdir() if not _OWN.fullmatch(entry.name))
+    if others:
+        raise StoreExists(f"{path} also has {others[0]!r}, which is not the store's; move that elsewhere first")
+    removed = folder.with_name(f".{folder.name[:100]}.{secrets.token_hex(4)}{_REMOVED}")
+    with unread(folder) as unused:
+        if not unused:
+            raise ReadOnly(f"{path} is in use by a live process; end it, or let it close the cache, first")
+        files.rename(folder, removed)
+    if path.is_symlink():
+        files.remove(path)
+    _remove(removed, files)
+    sweep_removed(folder.parent, files)
+
+
+def sweep_removed(parent: Path, files: Files | None = None) -> None:
+    """Remove what killed removals left in a folder."""
+    for left in parent.glob(f".*{_REMOVED}"):
+        with contextlib.suppress(OSError):
+            _remove(left, files or Files())
+
+
+def _remove(folder: Path, files: Files) -> None:
+    while folder.exists():
+        with contextlib.suppress(FileNotFoundError):  # another process sweeps it
+            files.remove_folder(folder)
