@@ -31,7 +31,7 @@ def test_ls_cuts_nothing_off(folder: Path, columns: int) -> None:
     whole = "".join(said.split())
     for path in (folder / "photos", folder / "caches" / "net", folder / "compiled"):
         assert str(path) in whole
-    assert f"  warmstore features clear {folder / 'caches' / 'net'}\n" in said
+    assert f"  warmstore gc {folder / 'caches' / 'net'} --older-than 0s\n" in said
     assert f"  warmstore compiled clear --dir {folder / 'compiled'}\n" in said
     assert f"  warmstore gc {folder / 'photos'} --older-than 0s --include-data   # may exist nowhere else\n" in said
     assert "…" not in said
@@ -60,6 +60,15 @@ def test_what_frees_a_folder_frees_it(folder: Path) -> None:
     assert [found["entries"] for found in json.loads(run("ls", folder, "--json")[1])] == [0]
 
 
+def test_what_frees_one_version_leaves_the_others(tmp_path: Path) -> None:
+    first = features(tmp_path, "net")
+    second = features(tmp_path, "net", 2.0, versions="new")
+    found = {one["path"]: one["free"] for one in json.loads(run("ls", tmp_path, "--json")[1])}
+    assert run(*found[str(first)].split()[1:], "--yes")[0] == 0
+    assert not first.exists()
+    assert second.exists()
+
+
 def test_ls_without_folders_is_all_that_is_known(folder: Path) -> None:
     found = {one["path"] for one in json.loads(run("ls", "--json")[1])}
     assert {str(folder / "caches" / "net"), str(folder / "compiled")} <= found
@@ -68,7 +77,7 @@ def test_ls_without_folders_is_all_that_is_known(folder: Path) -> None:
 def test_nothing_is_said_to_be_nothing(tmp_path: Path) -> None:
     assert run("ls", tmp_path)[:2] == (0, "There are no stores and caches.\n")
     assert json.loads(run("ls", tmp_path, "--json")[1]) == []
-    assert run("verify", tmp_path)[:2] == (0, "There are no stores and caches.\n")
+    assert run("verify", tmp_path)[:2] == (1, "There are no stores and caches.\n")
     code, _, error = run("ls", tmp_path / "nowhere")
     assert (code, error) == (1, f"Error: {tmp_path / 'nowhere'} is not a folder\n")
 

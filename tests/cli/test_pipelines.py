@@ -210,3 +210,23 @@ def test_a_pull_without_a_pipeline_removes_nothing(samples: ws.Pipeline, tmp_pat
     named = (*options, "--pipeline", f"{module}:made")
     (pulled,) = json.loads(run("pipelines", "pull", remote, tmp_path / "two", *named)[1]).values()
     assert pulled["records"] == 30
+
+
+def test_a_version_without_its_lock_file_is_removed(samples: ws.Pipeline, tmp_path: Path) -> None:
+    """As after a copy of the folder that left the lock files out."""
+    (lock,) = (tmp_path / "one" / "warmstore-samples").glob("1-raw-*.lock")
+    lock.unlink()
+    code, said, _ = run("pipelines", "clear", tmp_path / "one", "1-raw", "--yes")
+    assert code == 0
+    assert "Removed 0 B" not in said
+    assert not lock.with_suffix("").exists()
+
+
+def test_a_version_that_cannot_be_removed_is_said_so(samples: ws.Pipeline, tmp_path: Path) -> None:
+    (lock,) = (tmp_path / "one" / "warmstore-samples").glob("1-raw-*.lock")
+    lock.unlink()
+    lock.symlink_to("elsewhere")  # a link is never followed
+    code, said, error = run("pipelines", "clear", tmp_path / "one", "1-raw", "--yes")
+    assert (code, "A process uses" in said) == (1, False)
+    assert error.startswith("Error: ")
+    assert lock.with_suffix("").exists()

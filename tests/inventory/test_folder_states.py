@@ -1,16 +1,25 @@
 """Folders of every kind are found, by the registry and by walking, and their states are those that their kinds tell."""
 
+import errno
+import os
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.inventory.making import compiled, disk_plan, features, functions, pipeline, states, store
 
 import warmstore as ws
-from warmstore.errors import NotAStore
-from warmstore.features.cache_inspection import read_state
+from warmstore.compiling.store.artifact_store import ArtifactStore
+from warmstore.errors import NotAStore, StoreExists
+from warmstore.features.cache_inspection import clear, read_state
 from warmstore.inventory.discovery import find
+from warmstore.inventory.removal import plan_removals
+from warmstore.inventory.verification import verify
+from warmstore.storage.disk_usage import allocated_bytes
 from warmstore.storage.registry import registered
 
 
@@ -127,3 +136,87 @@ def test_a_copy_of_a_remote(tmp_path: Path) -> None:
         assert there.path in {folder.path for folder in find()}
     (state,) = states(copies)
     assert not state.in_use
+
+
+def test_a_store_that_resembles_a_cache_is_data(tmp_path: Path) -> None:
+    key, wide = ws.Array("uint64", (2,)), ws.Array("float32", (4,))
+    resembling = {
+        "function": ({"key": ws.Array("int64"), "value": wide}, {"function": "labels"}),
+        "structure": ({"key": ws.Array("int64"), "value": wide}, {"structure": "BCC lattice", "fingerprint": "ECFP4"}),
+        "fields": ({"key": key, "leaf/output": wide}, {"structure": "BCC lattice", "fingerprint": "ECFP4"}),
+        "no leaves": ({"key": key, "value": wide}, {"structure": {"node": "tensor"}, "fingerprint": {}}),
+    }
+    for name, (fields, metadata) in resembling.items():
+        ws.RecordStore.create(tmp_path / name, fields, metadata=metadata).close()
+    assert {state.path.name: (state.kind, state.is_data) for state in states(tmp_path)} == dict.fromkeys(
+        resembling, ("store", True)
+    )
+    for name in resembling:
+        with pytest.raises(StoreExists, match="no feature cache"):
+            clear(tmp_path / name)
+
+
+def test_folders_in_others_are_listed_and_counted_once(tmp_path: Path) -> None:
+    compiled(tmp_path)
+    outer = store(tmp_path / "store")
+    inner = store(outer / "labels")
+    features(tmp_path, "net")
+    found = {state.path.name: state for state in states(tmp_path)}
+    assert found.keys() == {tmp_path.name, "store", "labels", "net"}
+    assert sum(state.nbytes for state in found.values()) == allocated_bytes(tmp_path)
+    assert found["store"].nbytes == allocated_bytes(outer) - allocated_bytes(inner)
+
+
+def test_a_store_without_its_description_is_found(tmp_path: Path) -> None:
+    (store(tmp_path / "store") / "store.json").unlink()
+    (state,) = states(tmp_path)
+    assert state.kind == "store"
+    assert "store.json" in state.problem
+    (found,) = [verify(state, progress=False)]
+    assert (found.ok, found.repair) == (False, f"warmstore store verify {tmp_path / 'store'} --repair")
+
+
+def test_a_folder_that_cannot_be_listed_is_not_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = store(tmp_path / "closed" / "store").parent
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if Path(path) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    (state,) = states(tmp_path)
+    assert (state.kind, state.path, state.free) == ("unreadable", closed, "")
+    assert "Permission denied" in state.problem
+    assert not verify(state).ok
+    assert not plan_removals([state], older_than=0).removals
+
+
+def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    blob = tmp_path / "blobs" / "2024" / "holiday.jpg"
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(b"a photo")
+    with closing(sqlite3.connect(tmp_path / "index.sqlite")) as photos:
+        photos.execute("CREATE TABLE photos (name TEXT)")
+        photos.commit()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert states(tmp_path) == []
+    for _ in range(2):
+        with pytest.raises(NotAStore, match="is no index of a compile cache; choose another folder"):
+            ArtifactStore(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("damage", [b"", b"no database" * 1000], ids=["empty", "garbage"])
+def test_a_damaged_index_is_still_a_compile_caches(damage: bytes, tmp_path: Path) -> None:
+    compiled(tmp_path)
+    (tmp_path / "index.sqlite").write_bytes(damage)
+    (state,) = states(tmp_path)
+    assert state.kind == "compiled"
+    (tmp_path / "blobs" / "mine").mkdir()
+    (tmp_path / "blobs" / "mine" / "notes.txt").touch()
+    result = verify(state)
+    assert not result.ok
+    assert "the index was damaged" in "".join(result.lines)
+    assert (tmp_path / "blobs" / "mine" / "notes.txt").exists()

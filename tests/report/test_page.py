@@ -93,7 +93,7 @@ def test_sections_say_what_happened(tmp_path: Path) -> None:
     for said in (
         "resnet50_v1", "decode -&gt; resize", "samples after resize, in disk, zstd", "limited by cores",
         "torch 2.12.0 -&gt; 2.13.0", "&lt;b&gt;&amp;", "module.weight` changed",
-        "warmstore features clear", "epochs 4\N{EN DASH}8, mean",
+        "warmstore gc", "epochs 4\N{EN DASH}8, mean",
     ):  # fmt: skip
         assert said in content, said
 

@@ -117,9 +117,10 @@ def gc(
 
 
 def verify(folder: Folders = None, progress: Progress = None, as_json: Json = False) -> None:
-    """Read every byte of stores and caches of all kinds, and compare it with its hash. Exits with 1 if any is damaged.
+    """Read every byte of stores and caches of all kinds, and compare it with its hash.
 
-    Damaged artifacts of compile caches are dropped, and compiled again. Everything else is only looked at.
+    Exits with 1 if any is damaged or cannot be read, or if the folders that are named have none. Damaged artifacts of
+    compile caches are dropped, and compiled again. Everything else is only looked at.
     """
     from warmstore.cli.across_view import verified_as_json, verified_text
     from warmstore.inventory.verification import verify as verify_folder
@@ -133,7 +134,7 @@ def verify(folder: Folders = None, progress: Progress = None, as_json: Json = Fa
         print_json([verified_as_json(result) for result in results])
     elif not results:
         typer.echo("There are no stores and caches.")
-    if not all(result.ok for result in results):
+    if not all(result.ok for result in results) or (folder and not results):
         raise typer.Exit(1)
 
 

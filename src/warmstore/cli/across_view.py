@@ -34,7 +34,7 @@ def folder_as_json(folder: CachedFolder) -> dict[str, Any]:
         "in_use": folder.in_use,
         "is_data": folder.is_data,
         "problem": folder.problem or None,
-        "free": folder.free,
+        "free": folder.free or None,
     }
 
 
@@ -57,12 +57,13 @@ def show_folders(folders: Sequence[CachedFolder], now: float, console: Console) 
         )
     print_table(shown, console)
     console.print(f"Total: {format_size(sum(folder.nbytes for folder in folders))} on the disk.")
-    console.print("To free the largest:" if len(folders) > _COMMANDS else "To free them:")
-    for folder in folders[:_COMMANDS]:
+    known = [folder for folder in folders if folder.free]
+    console.print("To free the largest:" if len(known) > _COMMANDS else "To free them:")
+    for folder in known[:_COMMANDS]:
         note = "   # may exist nowhere else" if folder.is_data else ""
         console.print(Text(f"  {folder.free}{note}"), soft_wrap=True)
-    if len(folders) > _COMMANDS:
-        console.print(f"--json has the commands for the other {len(folders) - _COMMANDS:,}.")
+    if len(known) > _COMMANDS:
+        console.print(f"--json has the commands for the other {len(known) - _COMMANDS:,}.")
 
 
 def usage_by_kind(folders: Sequence[CachedFolder]) -> dict[str, dict[str, int]]:

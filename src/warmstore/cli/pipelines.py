@@ -12,10 +12,12 @@ from warmstore.cli.named_objects import named_object
 from warmstore.cli.options import Anonymous, Json, Option, Progress, VerifyRemote, Yes, remote_of
 from warmstore.cli.replicas import pull_text, push_text
 from warmstore.cli.tables import console, print_json
+from warmstore.errors import WarmstoreError, message_of
 from warmstore.storage.humanize import format_size, parse_size
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
+    from warmstore.pipeline.tiers.tier_inspection import VersionState
 
 Folder = Annotated[Path, typer.Argument(help="The folder that was given to plans.")]
 Versions = Annotated[
@@ -63,7 +65,10 @@ def clear(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Remove versions that no process uses: all, or those that are named. Asks first."""
+    """Remove versions that no process uses: all, or those that are named. Asks first.
+
+    Exits with 1 if one that is named stays, or one cannot be removed.
+    """
     from warmstore.pipeline.tiers.tier_inspection import find_tier, named_versions, remove_version
 
     states = named_versions(find_tier(folder), version or ())
@@ -73,16 +78,26 @@ def clear(
     if not yes and not typer.confirm(f"Remove {'it' if len(states) == 1 else f'all {len(states)}'}?", err=as_json):
         typer.echo("Nothing was removed.", err=as_json)
         raise typer.Exit(1)
-    removed = [state for state in states if remove_version(state.path)]
-    in_use = [state for state in states if state not in removed]
+    removed: list[VersionState] = []
+    in_use: list[VersionState] = []
+    failures = []
+    for state in states:
+        try:
+            (removed if remove_version(state.path) else in_use).append(state)
+        except (WarmstoreError, OSError) as error:
+            failures.append(message_of(error))
     freed = sum(state.nbytes for state in removed)
     if as_json:
         names = {"removed": removed, "in_use": in_use}
         found: dict[str, Any] = {key: [state.path.name for state in some] for key, some in names.items()}
-        print_json({**found, "bytes": freed})
+        print_json({**found, "bytes": freed, "failures": failures})
     else:
         kept = f" A process uses {len(in_use)}, which stay." if in_use else ""
         typer.echo(f"Removed {format_size(freed)}.{kept}")
+    for failure in failures:
+        typer.echo(f"Error: {failure}", err=True)
+    if failures or (version and in_use):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -102,7 +102,7 @@ class ResultStore:
         return {} if quota is None else {"chunk_size": quota.chunk_size, "room": quota.reserve}
 
     def _adopt(self, store: LocalStore) -> IndexedStore:
-        if dict(store.fields) != FIELDS or FUNCTION not in store.metadata:
+        if dict(store.fields) != FIELDS or not isinstance(store.metadata.get(FUNCTION), str):
             store.close()
             raise StoreExists(f"{self.path} has other data than results of {self._function}; choose another folder")
         keyed = IndexedStore(store, KEY, largest=None if self._quota is None else self._quota.largest)

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from warmstore.storage.registry import COMPILED, COPY, FEATURES, FUNCTIONS, PIPELINE, STORE
 
+UNREADABLE = "unreadable"
+"""The kind of a folder that cannot be listed, so that what it holds is unknown."""
+
 KINDS = {
     STORE: "record stores",
     FEATURES: "feature caches",
@@ -13,6 +16,7 @@ KINDS = {
     PIPELINE: "cached samples of pipelines",
     COMPILED: "compile caches",
     COPY: "local copies of remotes",
+    UNREADABLE: "folders that cannot be read",
 }
 """What the kinds are called, in the order of lists."""
 
@@ -20,7 +24,7 @@ KINDS = {
 @dataclass(frozen=True)
 class CachedFolder:
     """A record store, one version of a feature cache, the results of a cached function, one version of a pipeline's
-    disk tier, a compile cache, or the local copy of a store at a URL.
+    disk tier, a compile cache, the local copy of a store at a URL, or a folder that cannot be read.
 
     entries: records, samples or artifacts; None if unknown. nbytes: allocated on the disk (`allocated_bytes`). created,
     used: times in seconds since 1970; `used` is that of the last known lookup or write. hits, misses: lookups of all
@@ -43,10 +47,10 @@ class CachedFolder:
 
     @property
     def free(self) -> str:
-        """The command that frees its bytes."""
+        """The command that frees its bytes; "" if it is unknown what they are."""
         path = shlex.quote(str(self.path))
-        if self.kind == FEATURES:
-            return f"warmstore features clear {path}"
+        if self.kind == UNREADABLE:
+            return ""
         if self.kind == PIPELINE:
             return f"warmstore pipelines clear {shlex.quote(str(self.path.parent))} {shlex.quote(self.path.name)}"
         if self.kind == COMPILED:

@@ -2,18 +2,22 @@
 
 import contextlib
 import os
+import re
 import tempfile
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from warmstore.errors import NotAStore
+from warmstore.inventory.cached_folder import UNREADABLE
 from warmstore.records.maintenance.store_summary import DESCRIPTION
 from warmstore.storage.registry import COMPILED, PIPELINE, STORE, sweep
 
 _MARKER = "WARMSTORE"
 _INDEX = "index.sqlite"
 _DRAFTS = (".draft", ".tmp", ".staged", ".converting")
+_GENERATION = re.compile(r"g\d{4,}")
+_OF_COMPILED = ("blobs", "import", "live")
 
 
 @dataclass(frozen=True)
@@ -21,12 +25,14 @@ class FoundFolder:
     """A folder with a store or a cache.
 
     kind: `registry.STORE` for record stores, feature caches and copies of remotes, which their descriptions tell apart;
-    `PIPELINE` or `COMPILED`. opened: its last use by the registry, in seconds since 1970; 0 if unknown.
+    `PIPELINE`, `COMPILED` or `UNREADABLE`. opened: its last use by the registry, in seconds since 1970; 0 if unknown.
+    inner: the folders in it that are listed by themselves, and are no part of it.
     """
 
     kind: str
     path: Path
     opened: float = 0.0
+    inner: tuple[Path, ...] = ()
 
 
 def find(folders: Iterable[Path] = ()) -> list[FoundFolder]:
@@ -39,7 +45,7 @@ def find(folders: Iterable[Path] = ()) -> list[FoundFolder]:
     chosen = list(folders)
     opened = {entry.path: entry.opened for entry in sweep()}
     places = chosen or [*opened, *_default_places()]
-    found: dict[Path, FoundFolder] = {}
+    found: dict[tuple[Path, str], FoundFolder] = {}
     for place in places:
         real = Path(os.path.realpath(place)) if place not in opened else place  # the registry has real paths
         if not real.is_dir():
@@ -47,8 +53,22 @@ def find(folders: Iterable[Path] = ()) -> list[FoundFolder]:
                 raise NotAStore(f"{place} is not a folder")
             continue
         for kind, path in _below(real):
-            found.setdefault(path, FoundFolder(kind, path, opened.get(path, 0.0)))
-    return [found[path] for path in sorted(found)]
+            found.setdefault((path, kind), FoundFolder(kind, path, opened.get(path, 0.0)))
+    return _nested([found[key] for key in sorted(found)])
+
+
+def _nested(found: list[FoundFolder]) -> list[FoundFolder]:
+    """The same folders, sorted by path, with those in them."""
+    inner: dict[Path, list[Path]] = {}
+    outer: list[Path] = []
+    for folder in found:
+        while outer and not folder.path.is_relative_to(outer[-1]):
+            outer.pop()
+        if not outer or outer[-1] != folder.path:
+            if outer:
+                inner.setdefault(outer[-1], []).append(folder.path)
+            outer.append(folder.path)
+    return [replace(folder, inner=tuple(inner.get(folder.path, ()))) for folder in found]
 
 
 def _default_places() -> Iterator[Path]:
@@ -68,18 +88,45 @@ def _default_places() -> Iterator[Path]:
 
 
 def _below(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The kind and path of every store and cache in a folder and below it. Links are not followed; folders that cannot
-    be read, and drafts of new stores, are passed over."""
+    """The kind and path of every store and cache in a folder and below it. Links are not followed; drafts of new stores
+    are passed over."""
     try:
         with os.scandir(folder) as entries:
             listed = list(entries)
+    except FileNotFoundError:
+        return  # removed meanwhile
     except OSError:
+        yield UNREADABLE, folder
         return
-    names = {entry.name for entry in listed}
-    kind = STORE if DESCRIPTION in names else PIPELINE if _MARKER in names else COMPILED if _INDEX in names else None
-    if kind is not None:
+    kinds = list(_kinds(folder, {entry.name for entry in listed}))
+    for kind in kinds:
         yield kind, folder
-        return
     for entry in listed:
-        if entry.is_dir(follow_symlinks=False) and not (entry.name.startswith(".") and entry.name.endswith(_DRAFTS)):
+        is_draft = entry.name.startswith(".") and entry.name.endswith(_DRAFTS)
+        if entry.is_dir(follow_symlinks=False) and not is_draft and not _is_part(entry.name, kinds):
             yield from _below(Path(entry.path))
+
+
+def _kinds(folder: Path, names: Set[str]) -> Iterator[str]:
+    """What the folder with these entries is."""
+    copies = (f"{folder}/{name}/{DESCRIPTION}.copy" for name in names if _GENERATION.fullmatch(name))
+    if DESCRIPTION in names or any(map(os.path.exists, copies)):
+        yield STORE
+    if _MARKER in names:
+        yield PIPELINE
+    if _INDEX in names:
+        from warmstore.compiling.store.artifact_index import is_index
+
+        if is_index(folder):
+            yield COMPILED
+
+
+def _is_part(name: str, kinds: Collection[str]) -> bool:
+    """Whether a folder of this name belongs to the store or cache that has it."""
+    if PIPELINE in kinds:
+        from warmstore.pipeline.tiers.tier_folders import parsed_version
+
+        if parsed_version(name):
+            return True
+    is_of_store = STORE in kinds and (name.startswith(".") or _GENERATION.fullmatch(name) is not None)
+    return is_of_store or (COMPILED in kinds and name in _OF_COMPILED)

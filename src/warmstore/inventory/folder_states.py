@@ -3,36 +3,50 @@
 Feature caches and record stores are read without NumPy and pyarrow: a machine may have thousands of them.
 """
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from warmstore.errors import WarmstoreError, message_of
 from warmstore.features.keyed.usage_counters import read_usage
-from warmstore.inventory.cached_folder import CachedFolder
+from warmstore.inventory.cached_folder import UNREADABLE, CachedFolder
 from warmstore.inventory.discovery import FoundFolder
 from warmstore.records.maintenance.store_summary import StoreSummary, summarize
 from warmstore.storage.disk_usage import allocated_bytes
+from warmstore.storage.reading_lease import is_read
 from warmstore.storage.registry import COMPILED, COPY, FEATURES, FUNCTIONS, PIPELINE, STORE
 
 _CHUNKS = "chunks.json"  # in the generation of a copy; see `replicate.remote_copy`
-_KEY = "key"  # a field of feature caches and of results; see `features.outputs.output_schema`, `functions.results`
+# Fields in store.json of feature caches and results; see `features.outputs.output_schema`, `functions.results`.
+_KEY = {"key": {"kind": "array", "dtype": "uint64", "shape": [2]}}
+_RESULTS = _KEY | {"value": {"kind": "bytes"}}
+_LEAF = "leaf/"
 
 
 def read_states(found: Iterable[FoundFolder]) -> Iterator[CachedFolder]:
     """The states of some folders. The tier of a pipeline has one for each version."""
     for folder in found:
         try:
-            if folder.kind == PIPELINE:
+            if folder.kind == UNREADABLE:
+                os.scandir(folder.path).close()  # raises why
+            elif folder.kind == PIPELINE:
                 yield from _versions(folder)
             elif folder.kind == COMPILED:
                 yield _compiled(folder)
             else:
                 yield _store(folder)
-        except FileNotFoundError:
-            continue  # removed meanwhile
         except (WarmstoreError, OSError, ValueError, ImportError) as error:
-            size = allocated_bytes(folder.path)
-            yield CachedFolder(folder.kind, folder.path, nbytes=size, used=folder.opened, problem=message_of(error))
+            if folder.path.exists():  # not removed meanwhile
+                size = _nbytes(folder)
+                yield CachedFolder(folder.kind, folder.path, nbytes=size, used=folder.opened, problem=message_of(error))
+
+
+def _nbytes(folder: FoundFolder) -> int:
+    """Bytes of a folder without those that are listed by themselves; 0 if it cannot be read."""
+    try:
+        return allocated_bytes(folder.path) - sum(map(allocated_bytes, folder.inner))
+    except OSError:
+        return 0
 
 
 def _store(folder: FoundFolder) -> CachedFolder:
@@ -42,7 +56,7 @@ def _store(folder: FoundFolder) -> CachedFolder:
     used = [folder.opened, summary.written]
     if usage is not None:
         used.append(_modified(path / "cost.json"))
-    in_use = summary.writing
+    in_use = summary.writing or is_read(path)
     if kind == COPY:
         from warmstore.storage.lease import is_locked, lock_path
 
@@ -52,20 +66,23 @@ def _store(folder: FoundFolder) -> CachedFolder:
         kind,
         path,
         entries=summary.records,
-        nbytes=allocated_bytes(path),
+        nbytes=_nbytes(folder),
         created=summary.created,
         used=max(used),
         hits=None if usage is None else usage.hits,
         misses=None if usage is None else usage.misses,
         in_use=in_use,
-        is_data=kind == STORE or (kind == FEATURES and summary.metadata.get("fingerprint") is None),
+        is_data=kind == STORE or (kind == FEATURES and not isinstance(summary.metadata.get("fingerprint"), dict)),
     )
 
 
 def _kind(summary: StoreSummary) -> str:
-    if summary.metadata.get("structure") is not None and _KEY in summary.fields:
+    """The kind of a store. What is not certainly a cache is data, which is removed only if that is asked for."""
+    structure = summary.metadata.get("structure")
+    columns = {name: field for name, field in summary.fields.items() if not name.startswith(_LEAF)}
+    if columns == _KEY and isinstance(structure, dict) and "node" in structure:
         return FEATURES
-    if isinstance(summary.metadata.get("function"), str) and set(summary.fields) == {_KEY, "value"}:
+    if summary.fields == _RESULTS and isinstance(summary.metadata.get("function"), str):
         return FUNCTIONS
     return COPY if (summary.generation / _CHUNKS).exists() else STORE
 
@@ -103,7 +120,7 @@ def _compiled(folder: FoundFolder) -> CachedFolder:
         COMPILED,
         folder.path,
         entries=count,
-        nbytes=allocated_bytes(folder.path),
+        nbytes=_nbytes(folder),
         created=created,
         used=used or folder.opened,
         hits=hits,

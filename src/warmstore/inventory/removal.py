@@ -140,7 +140,7 @@ def remove(removal: Removal) -> int:
         from warmstore.pipeline.tiers.tier_inspection import remove_version
 
         if not remove_version(folder.path):
-            raise ReadOnly(f"{folder.path} is in use by now, or cannot be changed")
+            raise ReadOnly(f"{folder.path} is in use by now, or something in it cannot be removed")
     elif folder.kind == COPY:
         from warmstore.storage.lease import remove_unused
 

@@ -4,8 +4,8 @@ import shlex
 from dataclasses import dataclass
 
 from warmstore.errors import WarmstoreError, message_of
-from warmstore.inventory.cached_folder import CachedFolder
-from warmstore.storage.registry import COMPILED, COPY, PIPELINE
+from warmstore.inventory.cached_folder import UNREADABLE, CachedFolder
+from warmstore.storage.registry import COMPILED, COPY, FEATURES, FUNCTIONS, PIPELINE, STORE
 
 
 @dataclass(frozen=True)
@@ -20,17 +20,24 @@ class Verified:
 
 def verify(folder: CachedFolder, *, progress: bool | None = None) -> Verified:
     """Check one folder. Damaged artifacts of compile caches are dropped, since they are compiled again; everything else
-    is only looked at."""
+    is only looked at. A folder with a problem is not well."""
+    if folder.kind == UNREADABLE:
+        return Verified(folder, False, (folder.problem,))
     try:
-        if folder.kind == COMPILED:
-            return _compiled(folder)
-        if folder.kind == PIPELINE:
-            return _version(folder, progress)
-        if folder.kind == COPY:
-            return Verified(folder, True, ("a copy of a remote: each block is compared with its hash when it is read",))
-        return _store(folder, progress)
+        found = _verified(folder, progress)
     except (WarmstoreError, OSError, ValueError) as error:
         return Verified(folder, False, (message_of(error),), _repair(folder))
+    if folder.problem and found.ok:
+        return Verified(folder, False, (folder.problem,), _repair(folder))
+    return found
+
+
+def _verified(folder: CachedFolder, progress: bool | None) -> Verified:
+    if folder.kind == COMPILED:
+        return _compiled(folder)
+    if folder.kind == PIPELINE:
+        return _version(folder, progress)
+    return _copy(folder) if folder.kind == COPY else _store(folder, progress)
 
 
 def _store(folder: CachedFolder, progress: bool | None) -> Verified:
@@ -44,18 +51,31 @@ def _store(folder: CachedFolder, progress: bool | None) -> Verified:
 
 def _version(folder: CachedFolder, progress: bool | None) -> Verified:
     from warmstore.pipeline.tiers.tier_store import KINDS
-    from warmstore.records.format.manifest import NAME
+    from warmstore.records.format.manifest import holds_store
     from warmstore.replicate.record_store import RecordStore
 
     lines, ok = [], True
     for kind in KINDS:
-        if (folder.path / kind / NAME).exists():
+        if holds_store(folder.path / kind):
             with RecordStore.open(folder.path / kind) as store:
                 report = store.verify(progress=progress)
             ok = ok and report.ok
             lines += str(report).splitlines()[: None if report.ok else -1]
     advice = "" if ok else f"damaged samples are computed again when they are read, or remove them: {folder.free}"
     return Verified(folder, ok, tuple(lines) or ("no samples",), advice)
+
+
+def _copy(folder: CachedFolder) -> Verified:
+    """A copy of a remote, without the remote: the blocks that were read before."""
+    from warmstore.records.format.manifest import read_manifest
+    from warmstore.replicate.block_states import check_blocks
+    from warmstore.replicate.remote_copy import read_chunks
+    from warmstore.storage.files import PLAIN
+
+    generation = folder.path / read_manifest(folder.path, PLAIN).generation_folder
+    matching, damaged = check_blocks(generation, read_chunks(generation, PLAIN), PLAIN)
+    lines = (*damaged, f"{matching:,} blocks of a remote match their hashes")
+    return Verified(folder, not damaged, lines, _repair(folder) if damaged else "")
 
 
 def _compiled(folder: CachedFolder) -> Verified:
@@ -68,4 +88,8 @@ def _compiled(folder: CachedFolder) -> Verified:
 
 
 def _repair(folder: CachedFolder) -> str:
-    return "" if folder.kind == COMPILED else f"warmstore store verify {shlex.quote(str(folder.path))} --repair"
+    """The command that mends a folder, or says what to do."""
+    path = shlex.quote(str(folder.path))
+    if folder.kind in (STORE, FEATURES, FUNCTIONS):
+        return f"warmstore store verify {path} --repair"
+    return folder.free if folder.kind in (PIPELINE, COPY) else ""

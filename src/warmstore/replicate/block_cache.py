@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,17 @@ from warmstore.errors import BadArtifact, BadBudget, Damaged
 from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.index.key_index import boot_id
 from warmstore.remote.objects import Objects
+from warmstore.replicate.block_states import (
+    ABSENT,
+    COMING,
+    HEADER,
+    PRESENT,
+    UNSURE,
+    USED,
+    hashes_path,
+    is_present,
+    local_hashes,
+)
 from warmstore.replicate.block_writer import BlockWriter
 from warmstore.replicate.fetch_process import FetchProcess
 from warmstore.replicate.pinned_ranges import PinnedRanges
@@ -28,12 +38,10 @@ from warmstore.replicate.sidecar import Sidecar, sidecar_path
 from warmstore.storage.array_types import Bools, Bytes, Int64
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.block_source import BLOCK
-from warmstore.storage.files import Files, open_or_create, opened, read_whole, write_all
+from warmstore.storage.files import Files, open_or_create, opened, write_all
 from warmstore.storage.memory.mmap import GrowableMmap
 from warmstore.storage.rw_lock import RWLock
 
-_HEADER = 4096
-_ABSENT, _PRESENT, _USED, _COMING, _UNSURE = range(5)  # states of a block
 _NEAR = 4  # a gap of up to this many blocks is fetched along: one more request costs more
 _RANGE = 1024  # the most blocks of one request
 _AHEAD = 128  # the most blocks that are read ahead
@@ -90,16 +98,16 @@ class BlockCache:
     def _open_table(self) -> GrowableMmap:
         path = self.folder / "pages"
         try:
-            table = GrowableMmap(path, self._files, create=_HEADER)
+            table = GrowableMmap(path, self._files, create=HEADER)
         except FileExistsError:
             table = GrowableMmap(path, self._files, minimum=0)
         with self._table_lock.alone():
-            table.allocate(_HEADER + PAGES * (max(self.chunks, default=0) + 1))
+            table.allocate(HEADER + PAGES * (max(self.chunks, default=0) + 1))
             stored_boot, boot = table.memory[:40], np.frombuffer(boot_id().ljust(40, b"\0"), np.uint8)
-            states = table.memory[_HEADER : table.size]
+            states = table.memory[HEADER : table.size]
             has_rebooted = bool((stored_boot != boot).any())
             if has_rebooted:
-                states[states > _ABSENT] = _UNSURE  # a power failure may have lost written blocks
+                states[states > ABSENT] = UNSURE  # a power failure may have lost written blocks
                 stored_boot[:] = boot
             for number, chunk in self.chunks.items():
                 self._make_file(number, chunk, states, rewrite=has_rebooted)
@@ -110,7 +118,7 @@ class BlockCache:
         try:
             is_new = self._files.size(descriptor) != chunk.size
             if is_new:
-                states[PAGES * number : PAGES * (number + 1)] = _ABSENT
+                states[PAGES * number : PAGES * (number + 1)] = ABSENT
             hashes = chunk.hashes(self._pinned.add(number, chunk, descriptor, write=is_new or rewrite))
             if hashes is not None:
                 self._hashes[number] = hashes
@@ -138,16 +146,16 @@ class BlockCache:
 
     @property
     def _states(self) -> Bytes:
-        return self._table.memory[_HEADER : _HEADER + PAGES * (max(self.chunks, default=0) + 1)]
+        return self._table.memory[HEADER : HEADER + PAGES * (max(self.chunks, default=0) + 1)]
 
     def add(self, chunks: Mapping[int, RemoteChunk]) -> None:
         """Add remote chunks."""
         with self._lock:
             known = {**self.chunks, **chunks}
             with self._table_lock.alone():
-                self._table.allocate(_HEADER + PAGES * (max(known, default=0) + 1))
+                self._table.allocate(HEADER + PAGES * (max(known, default=0) + 1))
                 for number, chunk in chunks.items():
-                    self._make_file(number, chunk, self._table.memory[_HEADER : self._table.size])
+                    self._make_file(number, chunk, self._table.memory[HEADER : self._table.size])
             self.chunks = known
 
     def are_pinned(self, starts: Int64, lengths: Int64) -> Bools:
@@ -168,8 +176,8 @@ class BlockCache:
         while True:
             with self._table_lock.inside():
                 states = self._states
-                if _is_present(states[pages]).all():
-                    states[pages] = _USED
+                if is_present(states[pages]).all():
+                    states[pages] = USED
                     yield
                     return
             self.fetch(np.unique(pages), ahead=True)
@@ -200,21 +208,21 @@ class BlockCache:
             states = self._states
             absent = []
             for number, blocks in wanted:
-                present = _is_present(states[PAGES * number + blocks])
+                present = is_present(states[PAGES * number + blocks])
                 if advance is not None:
                     advance(sum(self._length(number, block) for block in blocks[present].tolist()))
                 if not present.all():
                     absent.append((number, blocks[~present]))
             fresh = np.concatenate([PAGES * number + blocks for number, blocks in absent] or [np.zeros(0, np.int64)])
-            fresh = fresh[states[fresh] == _ABSENT]
+            fresh = fresh[states[fresh] == ABSENT]
             self._make_room(len(fresh), pages)
-            states[fresh] = _COMING
+            states[fresh] = COMING
         try:
             self._objects.run(self._fetch(absent, advance))
         except BaseException:
             with self._table_lock.inside():
-                unfetched = fresh[self._states[fresh] == _COMING]
-                self._states[unfetched] = _ABSENT
+                unfetched = fresh[self._states[fresh] == COMING]
+                self._states[unfetched] = ABSENT
             raise
 
     def _widened(self, number: int, blocks: Int64) -> Int64:
@@ -222,7 +230,7 @@ class BlockCache:
         chunk = self.chunks[number]
         room = chunk.blocks if self._most is None else self._most // 4
         states = self._states[PAGES * number : PAGES * number + chunk.blocks]
-        missing = int((states[blocks] == _ABSENT).sum())
+        missing = int((states[blocks] == ABSENT).sum())
         if chunk.blocks <= min(_SMALL, room) or (4 * missing > chunk.blocks and chunk.blocks <= room):
             return np.arange(chunk.blocks)
         # Sequential reads double the read-ahead, as the page cache of Linux does.
@@ -245,25 +253,25 @@ class BlockCache:
             return
         with self._table_lock.alone():
             states = self._states
-            cached = np.flatnonzero(states != _ABSENT)  # few: the table may cover terabytes
+            cached = np.flatnonzero(states != ABSENT)  # few: the table may cover terabytes
             excess = len(cached) + count + most // 32 - most
             order = np.roll(cached, -int(np.searchsorted(cached, self._hand)))
             order = order[~np.isin(order, keep)]
-            for state in (_UNSURE, _PRESENT, _USED, _COMING):
-                if state == _USED:  # no other blocks are left: those read lately are evicted too
-                    states[cached[states[cached] == _USED]] = _PRESENT
-                    state = _PRESENT
+            for state in (UNSURE, PRESENT, USED, COMING):
+                if state == USED:  # no other blocks are left: those read lately are evicted too
+                    states[cached[states[cached] == USED]] = PRESENT
+                    state = PRESENT
                 evicted = order[states[order] == state][: max(excess, 0)]
                 if len(evicted):
                     self._hand = int(evicted[-1]) + 1
-                    states[evicted] = _ABSENT
+                    states[evicted] = ABSENT
                     for number, blocks in _by_chunk(np.sort(evicted)):
                         with opened(self.path(number), self._files, write=True) as descriptor:
                             for first, last in _runs(blocks, 0):
                                 for start, end in self._pinned.others(number, first * BLOCK, last * BLOCK):
                                     self._files.punch(descriptor, start, end - start)
                     excess -= len(evicted)
-            states[cached[states[cached] == _USED]] = _PRESENT
+            states[cached[states[cached] == USED]] = PRESENT
 
     def _own_blocks(self) -> int:
         """Blocks of the chunks that this host has written, which count and are not evicted; looked up now and then."""
@@ -300,12 +308,11 @@ class BlockCache:
             self._hashes[number] = hashes
             replace_file(sidecar_path(self.folder, number), data, durable=False, files=self._files)
             return
-        path = self.folder / f"{number:06d}.hashes"
-        with contextlib.suppress(OSError):
-            hashes = chunk.hashes(read_whole(self._files, path))
-            if hashes is not None:
-                self._hashes[number] = hashes
-                return
+        hashes = local_hashes(self.folder, number, chunk, self._files)
+        if hashes is not None:
+            self._hashes[number] = hashes
+            return
+        path = hashes_path(self.folder, number)
         found: bytes | None = b""
         for _ in range(_TRIES):
             try:
@@ -325,7 +332,7 @@ class BlockCache:
         loop = asyncio.get_running_loop()
         todo = {block for block in range(first, last) if block in wanted}
         size = sum(self._length(number, block) for block in todo)
-        if (self._states[PAGES * number + np.array([*todo])] == _UNSURE).any():
+        if (self._states[PAGES * number + np.array([*todo])] == UNSURE).any():
             await loop.run_in_executor(None, self._confirm, number, todo)
             if not todo:
                 return size
@@ -344,12 +351,12 @@ class BlockCache:
     def _confirm(self, number: int, todo: set[int]) -> None:
         """Remove from `todo` the blocks that were fetched before the last boot and still match their hashes."""
         states = self._states
-        unsure = [block for block in todo if states[PAGES * number + block] == _UNSURE]
+        unsure = [block for block in todo if states[PAGES * number + block] == UNSURE]
         with opened(self.path(number), self._files) as descriptor, self._table_lock.inside():
             for block in unsure:
                 data = self._files.read(descriptor, self._length(number, block), block * BLOCK)
                 if self.chunks[number].is_block(self._hashes[number], block, data):
-                    states[PAGES * number + block] = _USED
+                    states[PAGES * number + block] = USED
                     todo.discard(block)
 
     def _write(self, number: int, first: int, view: memoryview, todo: set[int]) -> None:
@@ -368,7 +375,7 @@ class BlockCache:
             for start, stop in _runs(np.array(good, np.int64), 0):
                 part = view[(start - first) * BLOCK : (stop - first) * BLOCK]
                 write_all(self._files, descriptor, [part], start * BLOCK)
-            self._states[PAGES * number + np.array(good, np.int64)] = _USED
+            self._states[PAGES * number + np.array(good, np.int64)] = USED
         todo.difference_update(good)
 
     def _damaged(self, name: str, missing: bool) -> Damaged:
@@ -396,10 +403,6 @@ async def fetch_sidecar(objects: Objects, chunk: RemoteChunk) -> bytes:
             if not left:
                 break
     raise Damaged(f"{objects.location.url}/{chunk.hashes_object} is missing or damaged; push the cache again")
-
-
-def _is_present(states: Bytes) -> Any:
-    return (states == _PRESENT) | (states == _USED)
 
 
 def _by_chunk(pages: Int64) -> list[tuple[int, Int64]]:

@@ -120,7 +120,7 @@ def _row(data: ReportData, number: int, folder: CachedFolder) -> Html:
         tag("td", size(folder.nbytes, f"{key} nbytes"), data_label="size", class_="number"),
         tag("td", entries or "unknown", data_label="entries", class_="number"),
         tag("td", tag("span", "now" if folder.in_use else used, title=when), data_label="last used", class_="number"),
-        tag("td", command(folder.free), data_label="to free it, run"),
+        tag("td", command(folder.free) if folder.free else "look at it first", data_label="to free it, run"),
     )
     return tag("tr", cells, id=key, data_path=str(folder.path))
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from warmstore.errors import StoreExists
-from warmstore.features.outputs.output_schema import KEY, OutputSchema
+from warmstore.features.outputs.output_schema import OutputSchema, are_fields_of_cache
 from warmstore.records.format.manifest import Manifest
 from warmstore.records.local_store import LocalStore
 
@@ -19,8 +19,9 @@ UNSIGNED = "unsigned"
 
 
 def is_cache(store: LocalStore | Manifest) -> bool:
-    """Whether a store is a feature cache."""
-    return store.metadata.get("structure") is not None and KEY in store.fields
+    """Whether a store is a feature cache, by its fields and metadata, of which a record store may have some too."""
+    structure = store.metadata.get("structure")
+    return isinstance(structure, dict) and "node" in structure and are_fields_of_cache(store.fields)
 
 
 def is_settled(metadata: Mapping[str, Any]) -> bool:

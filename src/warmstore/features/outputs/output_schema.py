@@ -29,6 +29,12 @@ KEY = "key"
 _PREFIX = "leaf/"
 
 
+def are_fields_of_cache(fields: Fields) -> bool:
+    """Whether fields are those that `OutputSchema.store_fields` returns for some schema."""
+    columns = {name: field for name, field in fields.items() if not name.startswith(_PREFIX)}
+    return columns == {KEY: Array("uint64", (2,))}
+
+
 @dataclass(frozen=True)
 class OutputSchema:
     """The schema of outputs. structure: the structure of a whole output. fields: the field of each leaf, by path."""

@@ -15,6 +15,17 @@ def about_bytes(steps: list[Any], schema: dict[str, Any] | None) -> bytes:
     return checked_json.to_bytes({"format": FORMAT, "steps": steps, "schema": schema})
 
 
+def about_damage(folder: Path) -> str:
+    """Why the file in the folder of a version cannot be read; "" if it can, or is missing."""
+    try:
+        checked_json.from_bytes((folder / ABOUT).read_bytes())
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        return f"{folder / ABOUT} cannot be read ({error}), so that the samples are computed again"
+    return ""
+
+
 def read_about(folder: Path) -> dict[str, Any] | None:
     """What the file in the folder of a version says; None if it is missing, damaged or of another format."""
     try:

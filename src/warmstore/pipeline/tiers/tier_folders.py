@@ -40,7 +40,10 @@ SHARED = Path("/dev/shm")
 _PREFIX = "warmstore"
 _MARKER = "WARMSTORE"
 _VERSION = re.compile(r"(?P<step>\d{1,4})-(?P<codec>[a-z0-9]+)-(?P<key>[0-9a-f]{16})")
-_LOCKS = ("versions.lock", "room.lock")
+LOCK = "versions.lock"
+"""The file whose lock a process holds that creates or removes a version in the folder of a tier."""
+
+_LOCKS = (LOCK, "room.lock")
 _MARKER_TEXT = b"warmstore keeps samples of pipelines in this folder, and may remove all of it.\n"
 
 
@@ -190,7 +193,7 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
     """
     folder = tier / wanted.version
     reason = ""
-    with file_lock(tier / "versions.lock", Files(), briefly=True):
+    with file_lock(tier / LOCK, Files(), briefly=True):
         about = read_about(folder)
         outdated = "" if about is None or not wanted.decodes else _outdated(about)
         if about is None or outdated:

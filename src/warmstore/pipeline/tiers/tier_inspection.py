@@ -1,21 +1,21 @@
 """The versions of a disk tier, read without their pipelines, for the command line; and their removal."""
 
-import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warmstore.errors import NotAStore, WarmstoreError
+from warmstore.errors import NotAStore, WarmstoreError, message_of
 from warmstore.pipeline.step_identities import Description
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
-from warmstore.pipeline.tiers.tier_about import read_about
-from warmstore.pipeline.tiers.tier_folders import is_marked, tier_folder
+from warmstore.pipeline.tiers.tier_about import about_damage, read_about
+from warmstore.pipeline.tiers.tier_folders import LOCK, is_marked, tier_folder
 from warmstore.pipeline.tiers.tier_quota import ABOUT
 from warmstore.pipeline.tiers.tier_store import KINDS
 from warmstore.records.format.manifest import NAME
 from warmstore.records.maintenance.chunk_states import chunk_states
 from warmstore.storage.disk_usage import allocated_bytes
+from warmstore.storage.files import Files, file_lock
 from warmstore.storage.lease import is_locked, lock_path, remove_unused
 
 
@@ -26,8 +26,8 @@ class VersionState:
     step, codec: the number of steps before it, and how values are stored. steps: what identifies these steps; None
     for a version of another format, which is removed when its pipeline runs. schema: of most samples; None if they have
     nothing in common. samples, others: rows, and those of them that are in the store of other samples. chunks: files
-    with rows. nbytes: allocated on the disk. used: time of the last use, in seconds since 1970. in_use:
-    whether a process uses it now. damage: why a store cannot be read, or "".
+    with rows. nbytes: allocated on the disk. used: time of the last use, in seconds since 1970. in_use: whether a
+    process uses it now, or it cannot be known. damage: why it cannot be read, or "".
     """
 
     path: Path
@@ -76,16 +76,23 @@ def named_versions(tier: Path, names: Collection[str]) -> list[VersionState]:
 
 
 def remove_version(version: Path) -> bool:
-    """Remove a version unless a process uses it. Returns whether it was removed."""
-    with contextlib.suppress(OSError):
-        return is_marked(version.parent) and remove_unused(version, without_lock=False)
-    return False
+    """Remove a version unless a process uses it. Returns whether it was removed.
+
+    Raises:
+        NotAStore: its folder is not that of a tier.
+        OSError: it cannot be changed.
+    """
+    tier = version.parent
+    if not is_marked(tier):
+        raise NotAStore(f"{tier} has no samples of pipelines")
+    with file_lock(tier / LOCK, Files()):  # no process creates the version, which has no lease until it is there
+        return remove_unused(version)
 
 
 def _read_version(path: Path) -> VersionState:
     about = read_about(path)
     step, _, rest = path.name.partition("-")
-    rows, chunks, damage = [0, 0], 0, ""
+    rows, chunks, damage = [0, 0], 0, about_damage(path)
     for kind, name in enumerate(KINDS):
         if about is not None and (path / name / NAME).exists():
             try:
@@ -96,6 +103,10 @@ def _read_version(path: Path) -> VersionState:
                 damage = str(error)
     schema: Any = None if about is None else about["schema"]
     lock = lock_path(path)
+    try:
+        in_use = is_locked(lock)
+    except OSError as error:
+        in_use, damage = True, damage or message_of(error)
     return VersionState(
         path=path,
         step=int(step) if step.isdigit() else -1,
@@ -107,6 +118,6 @@ def _read_version(path: Path) -> VersionState:
         chunks=chunks,
         nbytes=allocated_bytes(path),
         used=(lock if lock.exists() else path / ABOUT).stat().st_mtime,
-        in_use=is_locked(lock),
+        in_use=in_use,
         damage=damage,
     )

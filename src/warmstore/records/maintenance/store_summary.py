@@ -21,13 +21,14 @@ class StoreSummary:
     """A store on the disk.
 
     records: live ones. created, written: times of store.json and of the last commit, in seconds since 1970. fields:
-    their names. generation: the folder of the current generation. writing: whether a live process has a chunk.
+    their entries in store.json without the name, by name. generation: the folder of the current generation. writing:
+    whether a live process has a chunk.
     """
 
     records: int
     created: float
     written: float
-    fields: tuple[str, ...]
+    fields: dict[str, dict[str, Any]]
     metadata: dict[str, Any]
     generation: Path
     writing: bool
@@ -45,11 +46,11 @@ def summarize(path: Path) -> StoreSummary:
         data, created = _read(description)
         content = json.loads(data)
         generation = f"{path}/g{content['generation']:04d}"
-        fields = tuple(entry["name"] for entry in content["fields"])
+        fields = {entry.pop("name"): entry for entry in content["fields"]}
         metadata = dict(content["metadata"])
     except (FileNotFoundError, NotADirectoryError):
         raise NotAStore(f"{path} is not a warmstore store: it has no {DESCRIPTION}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise Damaged(f"{description} is not readable as a store description") from None
     log = f"{generation}/log"
     try:
