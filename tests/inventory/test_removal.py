@@ -157,6 +157,42 @@ class TestRemove:
         clear(path)
         assert list(tmp_path.iterdir()) == []
 
+    def test_artifacts_of_one_run_were_used_at_the_same_time(self, tmp_path: Path) -> None:
+        with ArtifactStore(tmp_path) as made:
+            made.used([made.put(str(at), "cpp.so", bytes([at]) * 200_000, environment=HERE) for at in range(5)])
+        (state,) = states(tmp_path)
+        plan = plan_removals([state], max_size=state.nbytes - 300_000)
+        ((removal,)) = plan.removals
+        assert removal.entries == 2
+        assert plan.left == state.nbytes - removal.nbytes
+        assert remove(removal) >= removal.nbytes
+        with ArtifactStore(tmp_path) as left:
+            assert [artifact.key for artifact in left.all()] == ["2", "3", "4"]
+
+    def test_the_bytes_of_a_blob_go_with_the_last_of_its_artifacts(self, tmp_path: Path) -> None:
+        with ArtifactStore(tmp_path) as made:
+            for key in "abcd":
+                made.put(key, "cpp.so", b"equal" * 200_000, environment=HERE)
+        (state,) = states(tmp_path)
+        plan = plan_removals([state], older_than=0)
+        ((removal,)) = plan.removals
+        assert (removal.entries, plan.left) == (4, state.nbytes - removal.nbytes)
+        assert 1_000_000 <= removal.nbytes <= state.nbytes
+        plan = plan_removals([state], max_size=state.nbytes - 1)
+        assert plan.removals == (removal,)  # nothing less frees a byte
+        assert remove(removal) >= removal.nbytes
+
+    def test_artifacts_that_were_used_or_replaced_since_stay(self, tmp_path: Path) -> None:
+        compiled(tmp_path)
+        ((removal,)) = plan_removals(states(tmp_path), older_than=0).removals
+        with ArtifactStore(tmp_path) as store:
+            used = store.find("b", None, HERE)
+            assert used is not None
+            store.used([used])
+            store.put("c", "cpp.so", b"new", environment=HERE)
+            assert remove(removal) > 0
+            assert [artifact.key for artifact in store.all()] == ["b", "c"]
+
     def test_what_came_into_use_since_stays(self, tmp_path: Path) -> None:
         features(tmp_path, "net")
         (removal,) = plan_removals(states(tmp_path), older_than=0).removals

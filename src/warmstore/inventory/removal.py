@@ -8,18 +8,23 @@ is asked for.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from warmstore.errors import ReadOnly, message_of
 from warmstore.inventory.cached_folder import CachedFolder
-from warmstore.storage.disk_usage import allocated_bytes, on_disk
+from warmstore.storage.disk_usage import allocated_bytes
 from warmstore.storage.registry import COMPILED, COPY, FEATURES, PIPELINE
+
+if TYPE_CHECKING:
+    from warmstore.compiling.artifact import Artifact
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What to remove: a folder, or of a compile cache all artifacts whose last use was at `used` or before.
+    """What to remove: a folder, or `artifacts` of a compile cache.
 
-    entries: samples, records or artifacts; None if unknown. nbytes: allocated. whole: whether the folder goes.
+    entries: samples, records or artifacts; None if unknown. nbytes: allocated. used: when the last of it was used, in
+    seconds since 1970. whole: whether the folder goes.
     """
 
     folder: CachedFolder
@@ -27,6 +32,7 @@ class Removal:
     nbytes: int
     used: float
     whole: bool
+    artifacts: "tuple[Artifact, ...]" = ()
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,12 @@ class RemovalPlan:
 
 @dataclass(frozen=True)
 class _Unit:
-    """What is removed as a whole. folder: its index."""
+    """What is removed as a whole. folder: its index. artifact: of a compile cache."""
 
     used: float
     folder: int
     nbytes: int
+    artifact: "Artifact | None" = None
 
 
 def plan_removals(
@@ -105,21 +112,21 @@ def _units(number: int, folder: CachedFolder) -> list[_Unit]:
         return []
     if folder.kind != COMPILED:
         return [_Unit(folder.used, number, folder.nbytes)]
-    from warmstore.inventory.compiled_index import ask
+    from warmstore.inventory.compiled_index import by_last_use
 
-    rows = ask(folder.path, "SELECT last_used, size FROM artifacts JOIN uses USING (id)")
-    return [_Unit(used, number, on_disk(size)) for used, size in rows]
+    return [_Unit(artifact.last_used, number, size, artifact) for artifact, size in by_last_use(folder.path)]
 
 
 def _removal(folder: CachedFolder, units: list[_Unit]) -> Removal:
     used, nbytes = max(unit.used for unit in units), sum(unit.nbytes for unit in units)
-    if folder.kind == COMPILED:
-        return Removal(folder, len(units), min(nbytes, folder.nbytes), used, whole=False)
+    artifacts = tuple(unit.artifact for unit in units if unit.artifact is not None)
+    if artifacts:
+        return Removal(folder, len(artifacts), nbytes, used, whole=False, artifacts=artifacts)
     return Removal(folder, folder.entries, nbytes, used, whole=True)
 
 
 def remove(removal: Removal) -> int:
-    """Carry out one removal. Returns the bytes that it freed.
+    """Carry out one removal. Returns the bytes that it freed. Artifacts that were used or replaced since stay.
 
     Raises:
         ReadOnly: a process uses the folder by now, or it cannot be changed.
@@ -131,7 +138,7 @@ def remove(removal: Removal) -> int:
         from warmstore.compiling.store.artifact_store import ArtifactStore
 
         with ArtifactStore(folder.path, max_size=1 << 62) as store:  # a limit that evicts nothing
-            store.clear(unused_for=time.time() - removal.used)  # below zero after the clock was set back
+            store.remove(removal.artifacts)
     elif folder.kind == FEATURES:
         from warmstore.features.cache_inspection import clear
 

@@ -282,17 +282,15 @@ class ArtifactStore(Closeable):
         last = math.inf if unused_for is None else time.time() - unused_for
 
         def forget(index: Index) -> int:
-            removed = {
-                (artifact.key, artifact.kind, artifact.environment.digest, artifact.digest, artifact.created)
-                for artifact in self.all(job, kind)
-                if artifact.last_used <= last
-            }
-            rows = index.connection().execute("SELECT id, key, kind, environment, digest, created FROM artifacts")
-            ids = [row for row, *identity in rows if tuple(identity) in removed]
-            self._changes.forget(index, ids, job)
-            return len(ids)
+            unused = [artifact for artifact in self.all(job, kind) if artifact.last_used <= last]
+            return self._changes.forget(index, unused, job)
 
         return self._opened().change(forget)
+
+    def remove(self, artifacts: Sequence[Artifact]) -> int:
+        """Remove these artifacts, except those that were used, replaced or removed since they were read. Returns the
+        number of removed ones."""
+        return self._opened().change(lambda index: self._changes.forget(index, artifacts))
 
     def verify(self) -> list[str]:
         """Read every blob. Drop damaged and missing ones, and files without an artifact. Returns a text for each.

@@ -22,6 +22,7 @@ from warmstore.compiling.store.index_rows import insert, insert_environment, rem
 from warmstore.storage.disk_usage import on_disk
 
 _AT_ONCE = 256  # rows updated in one transaction
+_IDENTITY = "key, kind, environment, requirements, digest, created, last_used"  # see `_row_of`
 
 
 class Transactions:
@@ -105,13 +106,13 @@ class Transactions:
             if size:
                 db.execute("INSERT INTO claims VALUES (?, ?)", (name, on_disk(size)))
 
-    def forget(self, index: Index, ids: list[int], job: str | None) -> None:
-        """Remove artifacts by the ids of their rows, and the keys of a job."""
-        self._quota.evict(index, ids)
-        with index.transaction() as db:
-            db.execute("DELETE FROM jobs WHERE job = ?", (job,))
-            db.execute("DELETE FROM environments WHERE digest NOT IN (SELECT environment FROM artifacts)")
-        index.shrink()
+    def forget(self, index: Index, artifacts: Sequence[Artifact], job: str | None = None) -> int:
+        """Remove artifacts whose rows are as they were read, and the keys of a job. Returns the number of artifacts."""
+        read = {_row_of(artifact) for artifact in artifacts}
+        rows = index.connection().execute(f"SELECT id, {_IDENTITY} FROM artifacts JOIN uses USING (id)")
+        ids = [number for number, *row in rows if tuple(row) in read]
+        self._forget_rows(index, ids, job)
+        return len(ids)
 
     def forget_everything(self, index: Index) -> int:
         """Remove all artifacts, jobs and counters. Returns the number of artifacts."""
@@ -119,10 +120,18 @@ class Transactions:
         with index.transaction() as db:
             db.execute("DELETE FROM jobs")
             db.execute("DELETE FROM counters")
-        self.forget(index, ids, None)
+        self._forget_rows(index, ids, None)
         self._blobs.sweep(())
         index.files.remove(index.aside)
         return len(ids)
+
+    def _forget_rows(self, index: Index, ids: list[int], job: str | None) -> None:
+        """Remove artifacts by the ids of their rows, and the keys of a job."""
+        self._quota.evict(index, ids)
+        with index.transaction() as db:
+            db.execute("DELETE FROM jobs WHERE job = ?", (job,))
+            db.execute("DELETE FROM environments WHERE digest NOT IN (SELECT environment FROM artifacts)")
+        index.shrink()
 
     def drop(self, index: Index, digest: str) -> None:
         """Remove a missing or damaged blob with its artifacts, unless another process has stored the blob again."""
@@ -171,3 +180,9 @@ class Transactions:
 def as_json(requirements: Mapping[str, Any]) -> str:
     """The form of requirements in a row. Raises TypeError or ValueError if JSON does not have their values."""
     return json.dumps(dict(requirements), sort_keys=True, separators=(",", ":"))
+
+
+def _row_of(artifact: Artifact) -> tuple[Any, ...]:
+    """The values of `_IDENTITY`, which differ for an artifact that was replaced or used meanwhile."""
+    row = (artifact.key, artifact.kind, artifact.environment.digest, as_json(artifact.requirements), artifact.digest)
+    return (*row, artifact.created, artifact.last_used)
