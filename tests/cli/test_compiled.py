@@ -2,6 +2,7 @@
 
 import json
 import re
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,35 @@ def test_a_cache_that_is_not_there_is_not_made(tmp_path: Path) -> None:
         1, f"Error: there is no compile cache in {tmp_path / 'none'}; `init` or an import creates one\n"
     )  # fmt: skip
     assert not (tmp_path / "none").exists()
+
+
+def test_commands_that_look_evict_nothing(folder: Path, tmp_path: Path) -> None:
+    with sqlite3.connect(folder / "index.sqlite") as db:  # more than the default limit, as with a larger one of `init`
+        db.execute("UPDATE blobs SET size = 50000000000")
+        db.execute("UPDATE totals SET size = (SELECT sum((size + 4095) / 4096 * 4096) FROM blobs)")
+    for command in (["ls"], ["stats"], ["verify"], ["doctor"], ["warmup", "train"], ["export", tmp_path / "bundle"]):
+        run("compiled", *command, "--dir", folder)
+        assert [one["key"] for one in json.loads(run("compiled", "ls", "--dir", folder, "--json")[1])] == [
+            "a",
+            "b",
+            "c",
+        ]
+    assert json.loads(run("compiled", "stats", "--dir", folder, "--json")[1])["limit"] == 100_000_000_000
+    assert "Removed 1 artifacts." in run("compiled", "clear", "--dir", folder, "-y", "--job", "eval")[1]
+    assert len(json.loads(run("compiled", "ls", "--dir", folder, "--json")[1])) == 2
+
+
+def test_doctor_makes_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, _, said = run("compiled", "doctor", "--dir", tmp_path / "typo")
+    assert (status, said.startswith(f"Error: there is no compile cache in {tmp_path / 'typo'}; ")) == (1, True)
+    monkeypatch.setenv("WARMSTORE_CACHE_DIR", str(tmp_path / "typo"))
+    (store,) = [one for one in json.loads(run("compiled", "doctor", "--json")[1]) if one["name"] == "store"]
+    assert store["ok"]
+    assert store["text"].startswith(f"there is none in {tmp_path / 'typo'}; ")
+    assert not (tmp_path / "typo").exists()
+    (tmp_path / "typo").mkdir(mode=0o700)
+    assert "none yet" in run("compiled", "doctor", columns=300)[1]
+    assert not (tmp_path / "typo" / "index.sqlite").exists()
 
 
 def test_a_remote_is_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,6 @@ def test_a_warm_up_brings_all_of_a_job_from_the_remote(
         first.tier.close(first.store.all("test"))
     code = "import warmstore as ws\nvalues, right = [ws.compile_cache.warmup(['test'])['test'] > 3], [True]"
     assert run(code, tmp_path / "second", env=SIGNED, remote=str(remote), job="another").right
-    ready = prepare(tmp_path / "third", "test", RemoteSettings.of(remote, None, 2.0))
+    ready = prepare(tmp_path / "third", "test", RemoteSettings.of(remote, None, 2.0), 1 << 30)
     assert ready.keys == ready.ready > 3
     assert not ready.reasons

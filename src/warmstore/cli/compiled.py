@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,9 +12,11 @@ import typer
 from warmstore.cli.command_group import noun
 from warmstore.cli.options import CompileCache, DryRun, Json, Option, Yes, options_of
 from warmstore.cli.tables import answer, console, print_json
+from warmstore.errors import NotAStore
 from warmstore.storage.humanize import format_size, parse_duration, parse_size
 
 if TYPE_CHECKING:
+    from warmstore.compiling.settings import Settings
     from warmstore.compiling.store.artifact_store import ArtifactStore
 
 Job = Annotated[str | None, typer.Option(help="Only artifacts that this job used.")]
@@ -25,6 +27,8 @@ Size = Annotated[
 
 _WAIT = 60.0  # seconds without data from the remote that a warm-up accepts
 
+_NONE = "there is no compile cache in {}; `init` or an import creates one"
+
 app = noun("Show, check, clear, export and import the compile cache.")
 
 
@@ -34,7 +38,7 @@ def stats(folder: CompileCache = None, as_json: Json = False) -> None:
     with _opened(folder) as store:
         from warmstore.cli.compiled_view import show_stats
 
-        found = store.stats()
+        found = replace(store.stats(), limit=_settings(folder).max_size)
         if as_json:
             print_json(asdict(found) | {"folder": str(found.folder)})
         else:
@@ -118,9 +122,11 @@ def import_(
     as_json: Json = False,
 ) -> None:
     """Import a bundle: all of it, or nothing if it is not valid. With a key, only a bundle signed with it."""
-    with _opened(folder, max_size, make=True) as store:
-        from warmstore.compiling.bundles import import_ as import_bundle
+    from warmstore.compiling.bundles import import_ as import_bundle
+    from warmstore.compiling.store.artifact_store import ArtifactStore
 
+    settings = _settings(folder, max_size)
+    with ArtifactStore(settings.folder, settings.max_size) as store:
         bundle = import_bundle(store, path)
         checked = f"signed with the key {bundle.key}" if bundle.key else "not checked: no key is configured"
         text = f"{store.folder}: {bundle.artifacts:,} artifacts, {format_size(bundle.size)}, {checked}"
@@ -134,6 +140,7 @@ def warmup(
     remote: Annotated[
         str | None, typer.Option(help="Fetch missing artifacts from here. Default: WARMSTORE_REMOTE_URL.")
     ] = None,
+    max_size: Size = None,
     as_json: Json = False,
 ) -> None:
     """Check that all artifacts of some jobs are usable on this machine; exits with 1 if not."""
@@ -142,7 +149,8 @@ def warmup(
     from warmstore.remote.offline import is_offline
 
     shared = None if is_offline() else RemoteSettings.of(remote, None, _WAIT)
-    ready = [prepare(_folder(folder), job, shared) for job in jobs]
+    settings = _settings(folder, max_size)
+    ready = [prepare(settings.folder, job, shared, settings.max_size) for job in jobs]
     lines = [
         f"{state.job}: {state.ready} of {state.keys} ready" + "".join(f"\n  {why}" for why in state.reasons)
         for state in ready
@@ -162,7 +170,10 @@ def doctor(
     from warmstore.cli.across_view import finding_as_json, show_findings
     from warmstore.compiling.doctor import doctor as diagnose
 
-    findings = diagnose(_folder(folder), job)
+    settings = _settings(folder)
+    if folder is not None and not settings.folder.is_dir():
+        raise NotAStore(_NONE.format(settings.folder))
+    findings = diagnose(settings.folder, job)
     if as_json:
         print_json([finding_as_json(finding) for finding in findings])
     else:
@@ -191,14 +202,13 @@ def prune(
     from warmstore.compiling.remote.remote_memory import RemoteMemory
     from warmstore.compiling.remote.remote_prune import prune as collect
     from warmstore.compiling.remote.remote_settings import URL
-    from warmstore.compiling.settings import Settings
     from warmstore.remote.objects import Objects
     from warmstore.remote.signing import Keyring
 
     url = remote or os.environ.get(URL)
     if not url:
         raise ValueError(f"no remote is given; pass --remote URL or set {URL}")
-    local = Settings.of(folder, None, "lru", "auto", None, None, 0.0).folder
+    local = _settings(folder).folder
     with Objects(url, options=options_of(option)) as objects:
         pruned = collect(
             objects,
@@ -217,20 +227,19 @@ def prune(
 
 
 @contextmanager
-def _opened(folder: Path | None, max_size: str | None = None, *, make: bool = False) -> "Iterator[ArtifactStore]":
-    """Open the store of the compile cache; `make` creates it. Raises NotAStore if there is none."""
-    from warmstore.compiling.settings import Settings
+def _opened(folder: Path | None) -> "Iterator[ArtifactStore]":
+    """Open the store of the compile cache, of which nothing is evicted. Raises NotAStore if there is none."""
+    from warmstore.compiling.store.artifact_quota import UNLIMITED
     from warmstore.compiling.store.artifact_store import ArtifactStore
-    from warmstore.errors import NotAStore
 
-    settings = Settings.of(folder, max_size, "lru", "auto", None, None, 0.0)
-    if not make and not (settings.folder / "index.sqlite").exists():
-        raise NotAStore(f"there is no compile cache in {settings.folder}; `init` or an import creates one")
-    with ArtifactStore(settings.folder, settings.max_size) as store:
+    settings = _settings(folder)
+    if not (settings.folder / "index.sqlite").exists():
+        raise NotAStore(_NONE.format(settings.folder))
+    with ArtifactStore(settings.folder, UNLIMITED) as store:
         yield store
 
 
-def _folder(given: Path | None) -> Path:
-    from warmstore.compiling.settings import default_folder
+def _settings(folder: Path | None, max_size: str | None = None) -> "Settings":
+    from warmstore.compiling.settings import Settings
 
-    return given or Path(os.environ.get("WARMSTORE_CACHE_DIR") or default_folder())
+    return Settings.of(folder, max_size, "lru", "auto", None, None, 0.0)

@@ -15,18 +15,21 @@ from warmstore.compiling.rules import objections
 from warmstore.compiling.scratch.compiler_files import is_whole_library
 from warmstore.compiling.scratch.scratch_dir import places, why_not, why_not_trusted
 from warmstore.compiling.single_flight import SingleFlight
+from warmstore.compiling.store.artifact_quota import UNLIMITED
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import message_of
 
 
 def doctor(folder: Path, job: str | None = None) -> list[Finding]:
-    """Check this machine and a store's folder. With `job`, show only the last run of this job.
+    """Check this machine and a store's folder, and make no store. With `job`, show only the last run of this job.
 
     Raises:
         ValueError: A newer warmstore made the store.
     """
     folder = Path(folder).expanduser().absolute()
     environment = probe()
+    if not folder.exists():
+        return [*_machine(environment), _none_yet(folder)]
     return [*_machine(environment), *_folders(folder), *_store(folder, environment), *_last_runs(folder, job)]
 
 
@@ -49,9 +52,15 @@ def _machine(environment: Environment) -> Iterator[Finding]:
     yield Finding("GPUs", True, ", ".join(environment.gpus) or "none")
 
 
+def _none_yet(folder: Path) -> Finding:
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    is_writable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    text = f"there is none in {folder}; `init` or an import creates one"
+    return Finding("store", is_writable, text if is_writable else f"{text}, but {there} cannot be written")
+
+
 def _folders(folder: Path) -> Iterator[Finding]:
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         trusted = why_not_trusted(folder)
         yield Finding("store", not trusted, f"{folder} {trusted}".rstrip())
     except OSError as error:
@@ -76,8 +85,11 @@ def _folders(folder: Path) -> Iterator[Finding]:
 
 
 def _store(folder: Path, environment: Environment) -> Iterator[Finding]:
+    if not (folder / "index.sqlite").exists():
+        yield Finding("artifacts", True, "none yet; `init` or an import creates the store")
+        return
     try:
-        store = ArtifactStore(folder)
+        store = ArtifactStore(folder, UNLIMITED)
     except OSError as error:
         yield Finding("artifacts", False, message_of(error))
         return

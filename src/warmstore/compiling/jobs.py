@@ -9,6 +9,7 @@ from pathlib import Path
 from warmstore.compiling.probes import probe
 from warmstore.compiling.remote.remote_settings import RemoteSettings, open_tier
 from warmstore.compiling.rules import choose
+from warmstore.compiling.store.artifact_quota import UNLIMITED
 from warmstore.compiling.store.artifact_store import ArtifactStore
 
 
@@ -22,11 +23,14 @@ class Readiness:
     reasons: tuple[str, ...]
 
 
-def prepare(folder: Path, job: str, remote: RemoteSettings | None = None) -> Readiness:
+def prepare(folder: Path, job: str, remote: RemoteSettings | None, max_size: int) -> Readiness:
     """Fetch the artifacts of a job from the remote, then read and verify all of them, which fills the page cache.
-    Raises as `ArtifactStore`."""
+
+    With a remote the store has at most `max_size` bytes from then on. Without one nothing is stored, nor evicted.
+    Raises as `ArtifactStore`.
+    """
     environment = probe()
-    with ArtifactStore(folder) as store:
+    with ArtifactStore(folder, UNLIMITED if remote is None else max_size) as store:
         if (tier := open_tier(remote, store, environment, job)) is not None:
             tier.start()
             tier.fetch_job(job)

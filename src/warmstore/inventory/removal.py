@@ -135,9 +135,10 @@ def remove(removal: Removal) -> int:
     folder = removal.folder
     before = allocated_bytes(folder.path)
     if folder.kind == COMPILED:
+        from warmstore.compiling.store.artifact_quota import UNLIMITED
         from warmstore.compiling.store.artifact_store import ArtifactStore
 
-        with ArtifactStore(folder.path, max_size=1 << 62) as store:  # a limit that evicts nothing
+        with ArtifactStore(folder.path, UNLIMITED) as store:
             store.remove(removal.artifacts)
     elif folder.kind == FEATURES:
         from warmstore.features.cache_inspection import clear

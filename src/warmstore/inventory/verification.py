@@ -79,9 +79,10 @@ def _copy(folder: CachedFolder) -> Verified:
 
 
 def _compiled(folder: CachedFolder) -> Verified:
+    from warmstore.compiling.store.artifact_quota import UNLIMITED
     from warmstore.compiling.store.artifact_store import ArtifactStore
 
-    with ArtifactStore(folder.path, max_size=1 << 62) as store:  # a limit that evicts nothing
+    with ArtifactStore(folder.path, UNLIMITED) as store:
         dropped = store.verify()
         whole = f"{len(store.all()):,} artifacts are whole"
     return Verified(folder, not dropped, (*dropped, whole))

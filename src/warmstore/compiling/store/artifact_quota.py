@@ -20,6 +20,9 @@ from warmstore.storage.quota import ByteQuota
 
 LEAST = 8 << 20
 """Bytes of the smallest limit, which has room for the index."""
+UNLIMITED = 1 << 62
+"""Bytes of a limit that nothing exceeds. A store opened with it evicts nothing: for what only looks, since the programs
+that fill the store may have another limit than the default."""
 
 _SLACK = 2 << 20  # most bytes by which the index and its WAL grow in one change
 _AT_ONCE = 8  # artifacts evicted in one transaction, which stays within the slack

@@ -52,7 +52,8 @@ class ArtifactStore(Closeable):
     Args:
         folder: Created with mode 0700 if missing.
         max_size: Bytes, or a string such as "100GB"; at least 8 MiB. Everything in the folder counts, in whole blocks,
-            and the bytes that processes have reserved elsewhere.
+            and the bytes that processes have reserved elsewhere. A fuller store is reduced as it is opened; `UNLIMITED`
+            evicts nothing.
         eviction: What is evicted first: "lru" unused for longest, "lfu" used least often, "size" largest, "age" oldest.
         files: The file operations.
 
