@@ -175,6 +175,21 @@ def test_clear_takes_all_or_what_it_is_told(store: ArtifactStore) -> None:
     assert store.stats().jobs == {}
 
 
+def test_a_job_keeps_the_keys_of_what_stays(store: ArtifactStore) -> None:
+    for key, kind in (("a", "cpp.so"), ("b", "fx_graph"), ("c", "cpp.so"), ("c", "fx_graph")):
+        store.put(key, kind, key.encode(), environment=HERE, job="train")
+    store.record_job("train", ["a", "b", "c", "evicted"])
+    store.record_job("test", ["b"])
+    assert store.clear(job="train", unused_for=3600) == 0
+    assert store.job("train") == ["a", "b", "c", "evicted"]
+    assert store.clear(job="train", kind="fx_graph") == 2
+    assert store.job("train") == ["a", "c", "evicted"]
+    assert store.job("test") == ["b"]
+    assert store.clear(job="train") == 2
+    assert store.job("train") == []
+    assert store.job("test") == ["b"]
+
+
 @pytest.mark.parametrize(
     ("eviction", "gone"),
     [("lru", ["k1", "k2"]), ("lfu", ["k3", "k4"]), ("size", ["k0", "k5"]), ("age", ["k0", "k1"])],

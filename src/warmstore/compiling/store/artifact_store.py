@@ -273,7 +273,8 @@ class ArtifactStore(Closeable):
     def clear(self, *, job: str | None = None, kind: str | None = None, unused_for: float | None = None) -> int:
         """Remove all artifacts, or those of a job and kind that were unused for so many seconds. Returns their number.
 
-        Artifacts that a job shares with other jobs are removed too.
+        Artifacts that a job shares with other jobs are removed too. The job forgets their keys; without a kind
+        and a time, all of its keys.
         """
         if job is None and kind is None and unused_for is None:
             count = self._opened().change(self._changes.forget_everything)
@@ -284,7 +285,11 @@ class ArtifactStore(Closeable):
 
         def forget(index: Index) -> int:
             unused = [artifact for artifact in self.all(job, kind) if artifact.last_used <= last]
-            return self._changes.forget(index, unused, job)
+            if job is None:
+                return self._changes.forget(index, unused)
+            whole = kind is None and unused_for is None
+            keys = self.job(job) if whole else [artifact.key for artifact in unused]
+            return self._changes.forget(index, unused, [(job, key) for key in keys])
 
         return self._opened().change(forget)
 

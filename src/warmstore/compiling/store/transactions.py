@@ -106,12 +106,13 @@ class Transactions:
             if size:
                 db.execute("INSERT INTO claims VALUES (?, ?)", (name, on_disk(size)))
 
-    def forget(self, index: Index, artifacts: Sequence[Artifact], job: str | None = None) -> int:
-        """Remove artifacts whose rows are as they were read, and the keys of a job. Returns the number of artifacts."""
+    def forget(self, index: Index, artifacts: Sequence[Artifact], keys: Sequence[tuple[str, str]] = ()) -> int:
+        """Remove artifacts whose rows are as they were read, and from jobs these keys, given as (job, key), that no
+        artifact has any longer. Returns the number of artifacts."""
         read = {_row_of(artifact) for artifact in artifacts}
         rows = index.connection().execute(f"SELECT id, {_IDENTITY} FROM artifacts JOIN uses USING (id)")
         ids = [number for number, *row in rows if tuple(row) in read]
-        self._forget_rows(index, ids, job)
+        self._forget_rows(index, ids, keys)
         return len(ids)
 
     def forget_everything(self, index: Index) -> int:
@@ -120,16 +121,20 @@ class Transactions:
         with index.transaction() as db:
             db.execute("DELETE FROM jobs")
             db.execute("DELETE FROM counters")
-        self._forget_rows(index, ids, None)
+        self._forget_rows(index, ids, ())
         self._blobs.sweep(())
         index.files.remove(index.aside)
         return len(ids)
 
-    def _forget_rows(self, index: Index, ids: list[int], job: str | None) -> None:
-        """Remove artifacts by the ids of their rows, and the keys of a job."""
+    def _forget_rows(self, index: Index, ids: list[int], keys: Sequence[tuple[str, str]]) -> None:
+        """Remove artifacts by the ids of their rows, and jobs' keys without an artifact."""
         self._quota.evict(index, ids)
         with index.transaction() as db:
-            db.execute("DELETE FROM jobs WHERE job = ?", (job,))
+            db.executemany(
+                "DELETE FROM jobs WHERE job = ? AND key = ? AND NOT EXISTS "
+                "(SELECT 1 FROM artifacts WHERE artifacts.key = jobs.key)",
+                keys,
+            )
             db.execute("DELETE FROM environments WHERE digest NOT IN (SELECT environment FROM artifacts)")
         index.shrink()
 
