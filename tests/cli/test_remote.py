@@ -30,5 +30,10 @@ def test_commands(folder: Path, tmp_path: Path) -> None:
     assert run("remote", "repair", folder)[0] == 0
     assert run("remote", "verify", folder)[0] == 0
     push(tmp_path, "a", range(0))
-    assert "no longer listed" in run("remote", "retire", folder, host)[1]
+    status, said, _ = run("remote", "retire", folder, host, answer="n\n")
+    assert (status, said.endswith("Nothing was forgotten.\n")) == (1, True)
+    assert f"{host} (" in said
+    assert "no longer listed" in run("remote", "retire", folder, host, answer="y\n")[1]
+    push(tmp_path, "a", range(0))
+    assert "no longer listed" in run("remote", "retire", folder, host, "--yes")[1]
     assert "no part of a host" in run("remote", "retire", folder, "nobody")[2]

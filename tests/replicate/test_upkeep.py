@@ -15,7 +15,7 @@ from warmstore.replicate import push as push_module
 from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.remote_snapshot import RemoteSnapshot
 from warmstore.replicate.staged_part import StagedPart
-from warmstore.replicate.upkeep import gc, repair, retire, verify
+from warmstore.replicate.upkeep import find_host, gc, repair, retire, verify
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
 
@@ -79,6 +79,21 @@ def test_a_host_retires_and_comes_back(folder: Path, tmp_path: Path) -> None:
     for host in ("a", "b"):
         push(tmp_path, host, range(0))
     assert pulled(tmp_path, "c") == 30
+
+
+def test_a_host_is_its_name_or_one_store_by_eight_digits(folder: Path, tmp_path: Path) -> None:
+    push(tmp_path, "a", range(10))
+    push(tmp_path, "b", range(10, 30))
+    first, second = verify(Remote(folder)).hosts
+    with pytest.raises(ValueError, match="empty"):
+        retire(Remote(folder), "")
+    for short in (first.store[:1], first.store[:7]):
+        with pytest.raises(NotAStore, match="no part of a host"):
+            retire(Remote(folder), short)
+    assert [host.chunks for host in verify(Remote(folder)).hosts] == [1, 1]
+    assert [host.store for host in find_host(Remote(folder), second.store[:8])] == [second.store]
+    assert [host.store for host in retire(Remote(folder), second.store[:8])] == [second.store]
+    assert find_host(Remote(folder), first.host) == [first]
 
 
 def test_garbage_is_collected_by_age(folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warmstore.cli.command_group import noun
-from warmstore.cli.options import Anonymous, DryRun, Json, Option, Progress, Sign, Url, remote_of
+from warmstore.cli.options import Anonymous, DryRun, Json, Option, Progress, Sign, Url, Yes, remote_of
 from warmstore.cli.tables import console, print_json, print_table, table
 from warmstore.storage.humanize import format_size, parse_duration
 
@@ -54,16 +54,24 @@ def repair(
 @app.command()
 def retire(
     url: Url,
-    host: Annotated[str, typer.Argument(metavar="HOST", help="A host's name, or the beginning of its store's id.")],
+    host: Annotated[str, typer.Argument(metavar="HOST", help="A host's name, or 8 digits of its store's id.")],
+    yes: Yes = False,
     as_json: Json = False,
     option: Option = None,
     anonymous: Anonymous = False,
     sign: Sign = False,
 ) -> None:
-    """Forget what one host has pushed to a cache. Should it push again, it is back."""
+    """Forget what one host has pushed to a cache. Should it push again, it is back. Asks first."""
     from warmstore.replicate import upkeep
 
-    hosts = upkeep.retire(remote_of(url, option, anonymous, sign=sign), host)
+    remote = remote_of(url, option, anonymous, sign=sign)
+    if not yes:
+        for one in upkeep.find_host(remote, host):
+            typer.echo(f"{one.host} ({one.store[:8]}): {one.chunks} chunks, {format_size(one.size)}", err=as_json)
+        if not typer.confirm("Forget this?", err=as_json):
+            typer.echo("Nothing was forgotten.", err=as_json)
+            raise typer.Exit(1)
+    hosts = upkeep.retire(remote, host)
     if as_json:
         print_json([asdict(one) for one in hosts])
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from warmstore.errors import Damaged, NotAStore
@@ -28,6 +28,7 @@ LEAST_KEEP = 24 * 3600.0
 """The least age in seconds of an object that `gc` removes. A push sends chunks long before it names them."""
 STAGED_KEEP = 30 * 24 * 3600.0
 """The age in seconds of the last part of a staged write after which `gc` takes the write for a dead one."""
+_ID = re.compile(r"[0-9a-f]{8,}")  # the beginning of a store's id that names it
 _COLLECTED = re.compile(r"(chunks|sidecars|about|logs|packs)/[0-9a-f]{32,64}(\.hashes)?")
 
 
@@ -93,9 +94,7 @@ def _verify(objects: Objects, log: PartLog, *, deep: bool) -> RemoteReport:
         bad = objects.run(
             objects.each(lambda pair: _check(objects, pair[0], pair[1], entries, deep=deep), part.chunks.items())
         )
-        size = sum(listed.chunk.size for listed in part.chunks.values())
-        damaged = sorted(number for number in bad if number is not None)
-        hosts.append(HostReport(part.host, part.manifest.id, len(part.chunks), size, damaged))
+        hosts.append(_report(part, sorted(number for number in bad if number is not None)))
     unused = _unused(entries.values(), _needed(parts, objects))
     return RemoteReport(hosts, parts.problems, len(unused), sum(entry.size for entry in unused))
 
@@ -156,27 +155,47 @@ def repair(remote: Remote, *, deep: bool = False) -> RemoteReport:
         return report
 
 
+def find_host(remote: Remote, host: str) -> list[HostReport]:
+    """The parts of a host, as `retire` finds them. Raises as it does."""
+    with contextlib.closing(remote.open()) as objects:
+        return [_report(part) for part in _parts_of(objects, remote.part_log(), host)]
+
+
 def retire(remote: Remote, host: str) -> list[HostReport]:
-    """Forget the parts of a host, by its name or the beginning of its store's id. Should it push again, it is back.
+    """Forget the parts of a host, by its name, or by the beginning of its store's id: 8 digits or more, that fit one
+    store. Should it push again, it is back.
 
     Raises:
+        ValueError: `host` is empty.
         NotAStore: there is no such host.
         NotTrusted: signatures are needed, and no key can make them.
     """
     with contextlib.closing(remote.open()) as objects:
         log = remote.part_log()
-        found = [part for part in log.read(objects).parts if part.host == host or part.manifest.id.startswith(host)]
-        found = [part for part in found if part.chunks]
-        if not found:
-            where = objects.location.url
-            raise NotAStore(f"{where} has no part of a host {host!r}; `warmstore remote verify` lists them")
+        found = _parts_of(objects, log, host)
         for part in found:
             _rewrite(objects, log, log.read(objects), part, {})
-        sizes = (sum(listed.chunk.size for listed in part.chunks.values()) for part in found)
-        return [
-            HostReport(part.host, part.manifest.id, len(part.chunks), size)
-            for part, size in zip(found, sizes, strict=True)
-        ]
+        return [_report(part) for part in found]
+
+
+def _parts_of(objects: Objects, log: PartLog, host: str) -> list[Part]:
+    if not host:
+        raise ValueError("the name of the host is empty; `warmstore remote verify` lists the hosts")
+    parts = [part for part in log.read(objects).parts if part.chunks]
+    if named := [part for part in parts if part.host == host]:
+        return named
+    found = [part for part in parts if _ID.fullmatch(host) and part.manifest.id.startswith(host)]
+    if len(found) != 1:
+        raise NotAStore(
+            f"{objects.location.url} has no part of a host {host!r}, and not one store whose id begins with that, in "
+            "8 digits or more; `warmstore remote verify` lists them"
+        )
+    return found
+
+
+def _report(part: Part, damaged: Sequence[int] = ()) -> HostReport:
+    size = sum(listed.chunk.size for listed in part.chunks.values())
+    return HostReport(part.host, part.manifest.id, len(part.chunks), size, list(damaged))
 
 
 def _rewrite(objects: Objects, log: PartLog, parts: PushedParts, part: Part, kept: dict[int, PartChunk]) -> None:

@@ -66,11 +66,11 @@ def named_versions(tier: Path, names: Collection[str]) -> list[VersionState]:
     """The versions with these names, or that begin with them; all if there are no names.
 
     Raises:
-        ValueError: no version has one of the names.
+        ValueError: no version has one of the names, or one is empty.
     """
     states = read_versions(tier)
     for name in names:
-        if not any(state.path.name.startswith(name) for state in states):
+        if not name or not any(state.path.name.startswith(name) for state in states):
             raise ValueError(f"{tier} has no version {name!r}; `warmstore pipelines ls` lists them")
     return [state for state in states if not names or state.path.name.startswith(tuple(names))]
 
