@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warmstore.cli.options import DryRun, Json, Progress, Yes
-from warmstore.cli.tables import console, print_json
+from warmstore.cli.tables import answer, console, print_json
 from warmstore.errors import WarmstoreError
 from warmstore.storage.humanize import format_size, parse_duration, parse_size
 
@@ -143,18 +143,12 @@ def diff(
     second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
     as_json: Json = False,
 ) -> None:
-    """Show how what made B differs from what made A: weights, code, settings, steps. Exits with 1 if they differ."""
+    """Show how what made B differs from what made A: weights, code, settings; steps and samples. Exits with 1 if so."""
+    from warmstore.cli.across_view import comparison_as_json, comparison_text
     from warmstore.inventory.comparison import compare
 
     found = compare(first, second)
-    if as_json:
-        print_json({"kind": found.kind, "a": found.first, "b": found.second, "differences": found.differences})
-    elif not found.differences:
-        typer.echo(f"{found.first} and {found.second} were made from the same.")
-    else:
-        typer.echo(f"From {found.first} to {found.second}:")
-        for text in found.differences:
-            typer.echo(f"  {text}")
+    answer(comparison_as_json(found), comparison_text(found), as_json=as_json)
     if found.differences:
         raise typer.Exit(1)
 

@@ -14,6 +14,7 @@ from warmstore.storage.humanize import format_duration, format_size
 
 if TYPE_CHECKING:
     from warmstore.compiling.finding import Finding
+    from warmstore.inventory.comparison import Comparison
     from warmstore.inventory.removal import Removal, RemovalPlan
     from warmstore.inventory.verification import Verified
 
@@ -146,6 +147,22 @@ def verified_as_json(result: Verified) -> dict[str, Any]:
         "found": list(result.lines),
         "repair": result.repair or None,
     }
+
+
+def comparison_text(found: Comparison) -> str:
+    """How two versions differ, as lines."""
+    if found.differences:
+        text = "\n  ".join([f"From {found.first} (A) to {found.second} (B):", *found.differences])
+    else:
+        same = "the same steps" if found.not_compared else "the same"
+        text = f"{found.first} (A) and {found.second} (B) were made from {same}."
+    return f"{text}\nNot compared: {found.not_compared}." if found.not_compared else text
+
+
+def comparison_as_json(found: Comparison) -> dict[str, Any]:
+    """How two versions differ, as JSON data."""
+    paths = {"a": str(found.first), "b": str(found.second)}
+    return {"kind": found.kind, **paths, "differences": found.differences, "not_compared": found.not_compared or None}
 
 
 def finding_as_json(finding: Finding) -> dict[str, Any]:

@@ -4,28 +4,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from warmstore.errors import NotAStore, SchemaMismatch
 from warmstore.features.cache_inspection import find_caches
 from warmstore.features.keyed.cache_store import is_cache
 from warmstore.features.keyed.cache_versions import differences
 from warmstore.identity.identity import differences as facts_differences
 from warmstore.pipeline.step_identities import Description, difference_of
+from warmstore.pipeline.tiers.sample_schema import SAMPLE, SampleSchema
+from warmstore.pipeline.tiers.sample_table import match
 from warmstore.pipeline.tiers.tier_about import read_about
 from warmstore.pipeline.tiers.tier_inspection import find_tier
 from warmstore.pipeline.tiers.tier_quota import ABOUT
+from warmstore.pipeline.tiers.tier_store import KINDS
 from warmstore.records.format.manifest import NAME, Manifest, read_manifest
+from warmstore.storage.array_types import UInt64
 from warmstore.storage.files import Files
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How the version at `second` differs from that at `first`, one text for each difference; none if both were made
-    from the same. kind: "features" or "pipeline"."""
+    """How the version at `second`, B, differs from that at `first`, A, one text for each difference; none if both were
+    made from the same. kind: "features" or "pipeline". not_compared: what could not be compared, and why, or ""."""
 
     kind: str
     first: Path
     second: Path
     differences: tuple[str, ...]
+    not_compared: str = ""
 
 
 def compare(first: Path, second: Path) -> Comparison:
@@ -38,7 +45,7 @@ def compare(first: Path, second: Path) -> Comparison:
     paths = _version(first), _version(second)
     tiers = [(path / ABOUT).is_file() for path in paths]
     if all(tiers):
-        return Comparison("pipeline", *paths, tuple(_steps(_about(paths[0]), _about(paths[1]))))
+        return _pipelines(*paths)
     if any(tiers):
         raise SchemaMismatch(f"{first} and {second} are caches of different kinds; name two of the same")
     one, two = (_cache(path) for path in paths)
@@ -84,12 +91,48 @@ def _features(paths: tuple[Path, Path], one: Manifest, two: Manifest) -> list[st
     return found
 
 
-def _about(path: Path) -> list[Description]:
+def _pipelines(first: Path, second: Path) -> Comparison:
+    before, after = _about(first), _about(second)
+    found = [*_steps(before["steps"], after["steps"]), *_schemas(before["schema"], after["schema"])]
+    old, new = _sample_keys(first), _sample_keys(second)
+    empty = [name for name, keys in (("A", old), ("B", new)) if not len(keys)]
+    if empty:
+        not_compared = f"the samples: {' and '.join(empty)} {'hold' if len(empty) > 1 else 'holds'} none"
+        return Comparison("pipeline", first, second, tuple(found), not_compared)
+    for name, keys, others in (("A", old, new), ("B", new, old)):
+        if alone := int((match(others, keys) < 0).sum()):
+            found.append(f"{alone:,} of {len(keys):,} samples are in {name} alone")
+    return Comparison("pipeline", first, second, tuple(found))
+
+
+def _about(path: Path) -> dict[str, Any]:
     about = read_about(path)
     if about is None:
         raise NotAStore(f"{path} has samples in another format than this warmstore's")
-    steps: list[Description] = about["steps"]
-    return steps
+    return about
+
+
+def _sample_keys(version: Path) -> UInt64:
+    """The keys of the samples that a version holds: uint64 [samples, 2], hashes of what each is made from."""
+    from warmstore.replicate.record_store import RecordStore
+
+    keys = [np.empty((0, 2), np.uint64)]
+    for kind in KINDS:
+        if (version / kind / NAME).exists():
+            with RecordStore.open(version / kind) as store:
+                keys.append(store[SAMPLE][:])
+    return np.unique(np.concatenate(keys), axis=0)
+
+
+def _schemas(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[str]:
+    if before is None or after is None or before["structure"] != after["structure"]:
+        return [] if before == after else ["the samples have another structure"]
+    old, new = SampleSchema.from_json(before), SampleSchema.from_json(after)
+    return [
+        f"the field {name!r} of the samples was {was}, is {now}"
+        for name, was, now in zip(old.names, old.fields, new.fields, strict=True)
+        if was != now
+    ]
 
 
 def _steps(before: list[Description], after: list[Description]) -> list[str]:
