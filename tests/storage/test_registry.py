@@ -1,5 +1,6 @@
 """The registry: what is written down when folders are opened, and that nothing of it ever fails."""
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -96,6 +97,25 @@ def test_folders_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     (tmp_path / "a").rmdir()
     assert [entry.path.name for entry in sweep()] == ["b"]
     assert known() == [("store", "b")]
+
+
+def test_folders_that_cannot_be_looked_at_are_left_out_and_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("closed", "open"):
+        (tmp_path / name / "store").mkdir(parents=True)
+        register("store", tmp_path / name / "store")
+    stat = Path.stat
+
+    def refused(path: Path, **options: bool) -> os.stat_result:
+        if path.parent.name == "closed":
+            raise PermissionError(errno.EACCES, "refused", str(path))
+        return stat(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "stat", refused)
+        assert [entry.path.parent.name for entry in sweep()] == ["open"]
+    assert [entry.path.parent.name for entry in sweep()] == ["closed", "open"]
 
 
 def test_short_lived_folders_do_not_fill_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,10 +77,16 @@ def registered() -> list[RegistryEntry]:
 
 
 def sweep() -> list[RegistryEntry]:
-    """Forget entries whose folder is gone. Returns the others."""
+    """Forget entries whose folder is gone. Returns those whose folder is there; the others cannot be looked at now."""
     found = []
     for entry in registered():
-        if entry.path.is_dir():
+        try:
+            is_there = stat.S_ISDIR(entry.path.stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            is_there = False
+        except OSError:  # such as of a folder above it that this user may not enter, or of a disk that does not answer
+            continue
+        if is_there:
             found.append(entry)
         else:
             forget(entry)
