@@ -1,6 +1,8 @@
 """`warmstore report` and `warmstore top`."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     feature_cache(tmp_path / "caches", "idle")
     (tmp_path / "caches" / "idle" / NAME).unlink(missing_ok=True)
     return tmp_path / "caches"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_pipe_is_written_to_and_not_replaced(folder: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with open(tmp_path / "read", "wb") as read, subprocess.Popen(["cat", tmp_path / "pipe"], stdout=read) as reader:
+        run("report", folder, "-o", tmp_path / "pipe")
+        is_pipe = (tmp_path / "pipe").is_fifo()
+        if not is_pipe:
+            reader.kill()
+    assert is_pipe
+    assert (tmp_path / "read").read_text().startswith("<!DOCTYPE html>")
 
 
 def test_a_report_is_a_page(folder: Path) -> None:

@@ -14,7 +14,10 @@ from warmstore.storage.humanize import format_size
 def report(
     folder: Folders = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", dir_okay=False, help="The page. An existing file is replaced.")
+        Path,
+        typer.Option(
+            "--output", "-o", dir_okay=False, help="The page. An existing file is replaced, a pipe is written to."
+        ),
     ] = Path("report.html"),
     as_json: Json = False,
 ) -> None:
@@ -25,7 +28,10 @@ def report(
 
     data = collect(folder or ())
     content = page(data).encode()
-    replace_file(output, content, durable=False)
+    if output.exists() and not output.is_file():
+        output.write_bytes(content)  # a pipe or a device, which other programs have too
+    else:
+        replace_file(output, content, durable=False)
     text = (
         f"{output}: {format_size(len(content))}, with {len(data.caches):,} caches that have a history and "
         f"{len(data.folders):,} folders on the disk"
