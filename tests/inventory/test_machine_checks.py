@@ -1,5 +1,6 @@
 """The doctor says what is wrong with a machine, and changes nothing."""
 
+import pwd
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,6 +35,19 @@ def test_a_machine_is_described(tmp_path: Path) -> None:
 def test_a_compile_cache_is_examined_too(tmp_path: Path) -> None:
     compiled(tmp_path / "compiled")
     assert said()["compile cache: artifacts"][1].startswith("3, of which")
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(user: int) -> None:
+        raise KeyError(user)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "WARMSTORE_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    found = said()
+    for name in ("disk of home", "registry", "compile cache"):
+        assert not found[name][0]
+        assert "home directory" in found[name][1]
 
 
 def test_trouble_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

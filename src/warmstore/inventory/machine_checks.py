@@ -64,10 +64,11 @@ def _floor() -> Iterator[Finding]:
 
 
 def _disks() -> Iterator[Finding]:
-    for name, folder in (("this folder", Path.cwd()), ("home", Path("~").expanduser()), ("temporary", _temporary())):
+    for name, find in (("this folder", Path.cwd), ("home", Path("~").expanduser), ("temporary", _temporary)):
         try:
+            folder = find()
             free = shutil.disk_usage(folder).free
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
             yield Finding(f"disk of {name}", False, message_of(error))
             continue
         kind = _file_system(folder)
@@ -142,6 +143,9 @@ def _compiling() -> Iterator[Finding]:
         folder = Path(os.environ.get("WARMSTORE_CACHE_DIR") or default_folder()).expanduser()
     except ImportError as error:
         yield Finding("compile cache", True, f"needs {error.name}: pip install 'warmstore[compile]'")
+        return
+    except RuntimeError as error:
+        yield Finding("compile cache", False, f"{error}; set WARMSTORE_CACHE_DIR")
         return
     if not (folder / "index.sqlite").exists():
         yield Finding("compile cache", True, f"there is none in {folder}")
