@@ -55,6 +55,13 @@ def test_an_unknown_job_is_not_ready(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "nobody: 0 of 0 ready\n")
 
 
+@pytest.mark.parametrize(("options", "profile"), [((), "portable"), (("--profile", "fast"), "fast")])
+def test_the_profile_of_the_environment_holds_without_the_option(options: tuple[str, ...], profile: str) -> None:
+    program = "import os; print(os.environ['WARMSTORE_PROFILE'])"
+    done = warmstore("run", *options, "--", sys.executable, "-c", program, WARMSTORE_PROFILE="portable")
+    assert (done.returncode, done.stdout) == (0, f"{profile}\n"), done.stderr
+
+
 def test_bad_settings_are_told_before_anything_runs(tmp_path: Path) -> None:
     done = warmstore("run", "--profile", "quick", "--", "touch", tmp_path / "ran")
     assert done.returncode == 2

@@ -30,7 +30,7 @@ def run(
     options = {
         "WARMSTORE_JOB": job,
         "WARMSTORE_CACHE_DIR": folder and str(folder.absolute()),
-        "WARMSTORE_PROFILE": profile,
+        "WARMSTORE_PROFILE": None if profile == "auto" else profile,  # "auto" leaves the choice to the variable
         URL: remote,
     }
     variables = {**os.environ, **{name: value for name, value in options.items() if value}}
