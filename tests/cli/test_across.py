@@ -50,6 +50,14 @@ def test_ls_in_a_pipe_has_lines_that_are_as_long_as_they_need_to_be(
     assert "\x1b" not in "".join(lines)
 
 
+def test_columns_of_zero_are_none(folder: Path) -> None:
+    code, said, _ = run("ls", folder, columns=0)
+    assert code == 0
+    assert max(map(len, said.splitlines())) > 80
+    for name in ("photos", "caches/net", "compiled"):
+        assert str(folder / name) in said
+
+
 def test_what_frees_a_folder_frees_it(folder: Path) -> None:
     for found in json.loads(run("ls", folder, "--json")[1]):
         if found["kind"] != "compiled":
@@ -161,6 +169,14 @@ def test_doctor(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert code == int(not all(one["ok"] for one in found))
     assert {"warmstore", "compiled part", "registry"} <= {one["name"] for one in found}
     assert "compiled part" in run("doctor", columns=40)[1]
+
+
+@pytest.mark.parametrize("columns", [20, 200])
+def test_titles_are_no_markup(tmp_path: Path, columns: int) -> None:
+    pipeline(tmp_path / "a[/b] [old]")
+    code, said, _ = run("pipelines", "ls", tmp_path / "a[/b] [old]", columns=columns)
+    assert code == 0
+    assert "a[/b][old]" in "".join(said.split())
 
 
 def test_pipelines_are_listed_by_version(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """`warmstore run`, and `warmstore compiled warmup` and `doctor`."""
 
 import os
+import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -60,6 +61,13 @@ def test_the_profile_of_the_environment_holds_without_the_option(options: tuple[
     program = "import os; print(os.environ['WARMSTORE_PROFILE'])"
     done = warmstore("run", *options, "--", sys.executable, "-c", program, WARMSTORE_PROFILE="portable")
     assert (done.returncode, done.stdout) == (0, f"{profile}\n"), done.stderr
+
+
+def test_commands_run_with_stdout_closed(tmp_path: Path) -> None:
+    for command in (["ls", tmp_path], ["run", "--", "true"]):
+        line = shlex.join([sys.executable, "-m", "warmstore", *map(str, command)])
+        done = subprocess.run(["sh", "-c", f"{line} >&-"], stderr=subprocess.PIPE, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_bad_settings_are_told_before_anything_runs(tmp_path: Path) -> None:

@@ -135,6 +135,17 @@ def test_inspect_as_json_is_all_of_it(store: Path) -> None:
     assert (chunk["state"], chunk["records"], chunk["batches"], chunk["writing"]) == ("sealed", 4, 1, False)
 
 
+def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
+    metadata = {"loss": float("nan"), "range": [0.5, float("inf")]}
+    ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("int64")}, metadata=metadata).close()
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    _, said, _ = run("store", "inspect", tmp_path / "s", "--json")
+    assert json.loads(said, parse_constant=refuse)["metadata"] == {"loss": None, "range": [0.5, None]}
+
+
 def test_inspect_tells_live_writers_from_dead_chunks(tmp_path: Path) -> None:
     path = tmp_path / "store"
     fields: Any = {"x": ws.Array("int64"), "t": ws.Text(), "j": ws.Json(), "b": ws.Bytes(), "r": ws.Ragged("int8")}

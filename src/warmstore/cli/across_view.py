@@ -45,7 +45,6 @@ def show_folders(folders: Sequence[CachedFolder], now: float, console: Console) 
         console.print("There are no stores and caches.")
         return
     shown = table("", "kind", ">size", ">entries", ">hits", ">age", ">used\nago", "path")
-    shown.title = None
     for folder in folders:
         shown.add_row(
             folder.kind,
@@ -85,7 +84,6 @@ def usage_by_kind(folders: Sequence[CachedFolder]) -> dict[str, dict[str, int]]:
 def show_usage(usage: Mapping[str, Mapping[str, int]], console: Console) -> None:
     """Print what `usage_by_kind` returns."""
     shown = table("", "", ">folders", ">entries", ">size", ">gc may free")
-    shown.title = None
     for kind, figures in usage.items():
         sizes = format_size(figures["bytes"]), format_size(figures["removable"])
         shown.add_row(KINDS.get(kind, kind), f"{figures['folders']:,}", f"{figures['entries']:,}", *sizes)
@@ -108,7 +106,6 @@ def show_plan(plan: RemovalPlan, now: float, console: Console) -> None:
     """Print what a collection removes, and what it leaves."""
     if plan.removals:
         shown = table("", "kind", ">frees", ">entries", ">used\nago", "path")
-        shown.title = None
         for removal in plan.removals:
             shown.add_row(
                 removal.folder.kind,
@@ -173,7 +170,7 @@ def finding_as_json(finding: Finding) -> dict[str, Any]:
 def show_findings(findings: Sequence[Finding], console: Console) -> None:
     """Print the findings of a doctor."""
     shown = table("", "", "", "", wrap=True)
-    shown.title, shown.show_header, shown.box = None, False, None
+    shown.show_header, shown.box = False, None
     for finding in findings:
         mark = Text("✓", "green") if finding.well else Text("✗", "red")
         shown.add_row(mark, Text(finding.name), Text(finding.said))

@@ -25,7 +25,6 @@ _COUNTERS = {
 def show_stats(found: StoreStats, console: Console) -> None:
     """Print a store's artifacts by kind and by job, and its lookups."""
     kinds = table("", "kind", ">artifacts", ">size")
-    kinds.title = None
     for kind, (count, taken) in found.kinds.items():
         kinds.add_row(Text(kind), f"{count:,}", format_size(taken))
     console.print(Text(f"Compiled artifacts in {found.folder}", "bold"), soft_wrap=True)
@@ -45,7 +44,6 @@ def show_stats(found: StoreStats, console: Console) -> None:
         console.print(f"Used {found.hits:,} times: {format_duration(found.seconds_saved)} of compiling saved.")
     if found.jobs:
         jobs = table("", "job", ">artifacts")
-        jobs.title = None
         for job, count in found.jobs.items():
             jobs.add_row(Text(job), f"{count:,}")
         print_table(jobs, console)
@@ -60,7 +58,6 @@ def show_artifacts(found: Sequence[Artifact], console: Console) -> None:
         return
     now = time.time()
     shown = table("", "artifact", "kind", ">size", ">took", ">uses", ">used\nago", "made on")
-    shown.title = None
     shown.columns[0].no_wrap = False
     shown.columns[0].overflow = "fold"
     for artifact in found:

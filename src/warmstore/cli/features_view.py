@@ -105,7 +105,7 @@ def show_cache(found: dict[str, Any], now: float, console: Console) -> None:
         "Versions": ", ".join(found["versions"]),
     }
     shown = table("", "", "", wrap=True)
-    shown.title, shown.show_header = None, False
+    shown.show_header = False
     for name, text in lines.items():
         shown.add_row(Text(name, "bold"), Text(text))
     print_table(shown, console)

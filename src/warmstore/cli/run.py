@@ -35,5 +35,6 @@ def run(
     }
     variables = {**os.environ, **{name: value for name, value in options.items() if value}}
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [start.__path__[0], os.environ.get("PYTHONPATH")]))
-    sys.stdout.flush()
+    if sys.stdout is not None:  # None: it is closed
+        sys.stdout.flush()
     os.execvpe(command[0], command, variables)

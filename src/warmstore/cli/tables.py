@@ -8,8 +8,11 @@ by what prints tables alone: it would be half of the time that a completion in t
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -27,13 +30,27 @@ def console() -> Console:
     """The console for everything that a command prints on stdout besides plain lines."""
     from rich.console import Console
 
-    bounded = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
-    return Console(highlight=False, width=None if bounded else _UNBOUNDED)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        width = None
+    elif sys.stdout is not None and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns if columns.isdecimal() else None  # rich has no column for "0"
+    else:
+        width = _UNBOUNDED
+    return Console(highlight=False, width=width)
 
 
 def print_json(data: Any) -> None:
-    """Print data as JSON. Paths are strings."""
-    typer.echo(json.dumps(data, indent=2, default=str))
+    """Print data as JSON. Paths are strings; NaN and infinite numbers, which JSON does not have, are null."""
+    typer.echo(json.dumps(_finite(data), indent=2, default=str, allow_nan=False))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {name: _finite(value) for name, value in data.items()}
+    return [_finite(value) for value in data] if isinstance(data, list | tuple) else data
 
 
 def answer(data: Any, text: str, *, as_json: bool) -> None:
@@ -61,7 +78,7 @@ def print_table(shown: Table, console: Console) -> None:
         console.print(shown)
     else:
         if shown.title:
-            console.print(Text(_plain(shown.title), "bold"), soft_wrap=True)
+            console.print(shown.title, soft_wrap=True)
         names, *rows = zip(*columns, strict=True)
         for row in rows:
             for name, text in zip(names, row, strict=True):
@@ -92,12 +109,17 @@ def _plain(cell: Any) -> str:
 
 
 def table(title: str, *columns: str, wrap: bool = False) -> Table:
-    """An empty table; columns that begin with ">" are numbers."""
+    """An empty table; columns that begin with ">" are numbers. The title is no markup."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False
+        title=Text(title, "bold") if title else None,
+        title_justify="left",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
     )
     for number, column in enumerate(columns):
         right = column.startswith(">")
