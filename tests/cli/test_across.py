@@ -98,6 +98,15 @@ def test_du_adds_up(folder: Path) -> None:
     assert "feature caches" in run("du", folder)[1]
 
 
+def test_a_damaged_store_is_nothing_to_free(folder: Path) -> None:
+    (folder / "photos" / "store.json").write_bytes(b"{")
+    (found,) = json.loads(run("ls", folder / "photos", "--json")[1])
+    assert (found["free"], bool(found["problem"])) == (None, True)
+    assert "To free" not in run("ls", folder / "photos")[1]
+    usage = json.loads(run("du", folder / "photos", "--json")[1])["total"]
+    assert (usage["bytes"], usage["removable"]) == (found["bytes"], 0)
+
+
 class TestGc:
     def test_a_dry_run_removes_nothing(self, folder: Path) -> None:
         before = run("ls", folder, "--json")[1]

@@ -58,7 +58,8 @@ def show_folders(folders: Sequence[CachedFolder], now: float, console: Console) 
     print_table(shown, console)
     console.print(f"Total: {format_size(sum(folder.nbytes for folder in folders))} on the disk.")
     known = [folder for folder in folders if folder.free]
-    console.print("To free the largest:" if len(known) > _COMMANDS else "To free them:")
+    if known:
+        console.print("To free the largest:" if len(known) > _COMMANDS else "To free them:")
     for folder in known[:_COMMANDS]:
         note = "   # may exist nowhere else" if folder.is_data else ""
         console.print(Text(f"  {folder.free}{note}"), soft_wrap=True)
@@ -76,9 +77,13 @@ def usage_by_kind(folders: Sequence[CachedFolder]) -> dict[str, dict[str, int]]:
                 "folders": len(chosen),
                 "entries": sum(folder.entries or 0 for folder in chosen),
                 "bytes": sum(folder.nbytes for folder in chosen),
-                "removable": sum(folder.nbytes for folder in chosen if not (folder.in_use or folder.is_data)),
+                "removable": sum(folder.nbytes for folder in chosen if _is_removable(folder)),
             }
     return usage
+
+
+def _is_removable(folder: CachedFolder) -> bool:
+    return not (folder.in_use or folder.is_data or folder.is_unknown)
 
 
 def show_usage(usage: Mapping[str, Mapping[str, int]], console: Console) -> None:

@@ -46,10 +46,16 @@ class CachedFolder:
     problem: str = ""
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether what cannot be read leaves open what the rest is: it may exist nowhere else, and nothing removes it.
+        Damaged versions of pipelines are known for caches."""
+        return self.kind == UNREADABLE or (bool(self.problem) and self.kind != PIPELINE)
+
+    @property
     def free(self) -> str:
         """The command that frees its bytes; "" if it is unknown what they are."""
         path = shlex.quote(str(self.path))
-        if self.kind == UNREADABLE:
+        if self.is_unknown:
             return ""
         if self.kind == PIPELINE:
             return f"warmstore pipelines clear {shlex.quote(str(self.path.parent))} {shlex.quote(self.path.name)}"

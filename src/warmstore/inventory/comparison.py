@@ -18,7 +18,7 @@ from warmstore.pipeline.tiers.tier_about import read_about
 from warmstore.pipeline.tiers.tier_inspection import find_tier
 from warmstore.pipeline.tiers.tier_quota import ABOUT
 from warmstore.pipeline.tiers.tier_store import KINDS
-from warmstore.records.format.manifest import NAME, Manifest, read_manifest
+from warmstore.records.format.manifest import NAME, Manifest, holds_store, read_manifest
 from warmstore.storage.array_types import UInt64
 from warmstore.storage.files import Files
 
@@ -118,7 +118,7 @@ def _sample_keys(version: Path) -> UInt64:
 
     keys = [np.empty((0, 2), np.uint64)]
     for kind in KINDS:
-        if (version / kind / NAME).exists():
+        if holds_store(version / kind):
             with RecordStore.open(version / kind) as store:
                 keys.append(store[SAMPLE][:])
     return np.unique(np.concatenate(keys), axis=0)

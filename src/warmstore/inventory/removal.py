@@ -107,8 +107,8 @@ def plan_removals(
 
 
 def _units(number: int, folder: CachedFolder) -> list[_Unit]:
-    """What of a folder can be removed by itself; nothing of a folder that cannot be read."""
-    if folder.problem and folder.kind != PIPELINE:
+    """What of a folder can be removed by itself; nothing of one whose content is unknown."""
+    if folder.is_unknown:
         return []
     if folder.kind != COMPILED:
         return [_Unit(folder.used, number, folder.nbytes)]
