@@ -135,6 +135,25 @@ def test_inspect_as_json_is_all_of_it(store: Path) -> None:
     assert (chunk["state"], chunk["records"], chunk["batches"], chunk["writing"]) == ("sealed", 4, 1, False)
 
 
+def test_control_characters_of_names_are_escaped(tmp_path: Path) -> None:
+    store = tmp_path / "a\x1b]0;title\x07"
+    fields = {"x\x1b[2J": ws.Text()}
+    with ws.RecordStore.create(store, fields, metadata={"by\x1b[1m": "me\x9b1m"}) as made:
+        made.extend({"x\x1b[2J": ["value\x1b[7m"]})
+    for columns in (20, 200):
+        for command in (
+            ("store", "inspect", store),
+            ("ls", tmp_path),
+            ("verify", tmp_path),
+            ("store", "verify", store),
+        ):
+            code, said, error = run(*command, columns=columns)
+            assert code == 0
+            assert not {character for character in said + error if not character.isprintable()} - {"\n"}
+    assert r"x\x1b[2J" in run("store", "inspect", store, columns=200)[1]
+    assert r"a\x1b]0;title" in run("store", "inspect", store / "none", columns=200)[2]
+
+
 def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
     metadata = {"loss": float("nan"), "range": [0.5, float("inf")]}
     ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("int64")}, metadata=metadata).close()

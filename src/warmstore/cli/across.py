@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warmstore.cli.options import DryRun, Json, Progress, Yes
-from warmstore.cli.tables import answer, console, print_json
+from warmstore.cli.tables import answer, console, echo, print_json
 from warmstore.errors import WarmstoreError
 from warmstore.storage.humanize import format_size, parse_duration, parse_size
 
@@ -88,7 +88,7 @@ def gc(
     if not as_json:
         show_plan(plan, time.time(), console())
     if not dry_run and plan.removals and not yes and not typer.confirm("Remove this?", err=as_json):
-        typer.echo("Nothing was removed.", err=as_json)
+        echo("Nothing was removed.", err=as_json)
         raise typer.Exit(1)
     freed, failures = 0, []
     for removal in () if dry_run else plan.removals:
@@ -109,9 +109,9 @@ def gc(
             }
         )
     elif not dry_run and plan.removals:
-        typer.echo(f"Freed {format_size(freed)}.")
+        echo(f"Freed {format_size(freed)}.")
     for failure in failures:
-        typer.echo(f"Error: {failure}", err=True)
+        echo(f"Error: {failure}", err=True)
     if failures:
         raise typer.Exit(1)
 
@@ -129,11 +129,11 @@ def verify(folder: Folders = None, progress: Progress = None, as_json: Json = Fa
     for one in _found(folder):
         results.append(verify_folder(one, progress=progress))
         if not as_json:
-            typer.echo(verified_text(results[-1]))
+            echo(verified_text(results[-1]))
     if as_json:
         print_json([verified_as_json(result) for result in results])
     elif not results:
-        typer.echo("There are no stores and caches.")
+        echo("There are no stores and caches.")
     if not all(result.ok for result in results) or (folder and not results):
         raise typer.Exit(1)
 

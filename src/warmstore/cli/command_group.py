@@ -11,6 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from warmstore.cli.tables import echo
 from warmstore.errors import UsageError, WarmstoreError, message_of
 from warmstore.extras import is_of_extra, not_installed
 
@@ -46,7 +47,7 @@ class Commands(TyperGroup):
                 raise
             failure = not_installed(f"warmstore {ctx.invoked_subcommand}", error)
         options = getattr(ctx.meta.get(_COMMAND), "params", ())
-        typer.echo(f"Error: {with_options(message_of(failure), options)}", err=True)
+        echo(f"Error: {with_options(message_of(failure), options)}", err=True)
         is_misuse = isinstance(failure, UsageError) or not isinstance(failure, WarmstoreError | OSError)
         raise typer.Exit(MISUSED if is_misuse else FAILED)
 

@@ -11,7 +11,7 @@ import typer
 
 from warmstore.cli.command_group import noun
 from warmstore.cli.options import CompileCache, DryRun, Json, Option, Yes, options_of
-from warmstore.cli.tables import answer, console, print_json
+from warmstore.cli.tables import answer, console, echo, print_json
 from warmstore.errors import NotAStore
 from warmstore.storage.humanize import format_size, parse_duration, parse_size
 
@@ -85,11 +85,9 @@ def clear(
     with _opened(folder) as store:
         seconds = None if unused_for is None else parse_duration(unused_for)
         which = "all artifacts" if job is kind is unused_for is None else "these artifacts"
-        typer.echo(
-            f"{store.folder}: {len(store.all(job, kind)):,} artifacts{' at most' if unused_for else ''}", err=as_json
-        )
+        echo(f"{store.folder}: {len(store.all(job, kind)):,} artifacts{' at most' if unused_for else ''}", err=as_json)
         if not yes and not typer.confirm(f"Remove {which}?", err=as_json):
-            typer.echo("Nothing was removed.", err=as_json)
+            echo("Nothing was removed.", err=as_json)
             raise typer.Exit(1)
         removed = store.clear(job=job, kind=kind, unused_for=seconds)
         answer({"removed": removed}, f"Removed {removed:,} artifacts.", as_json=as_json)

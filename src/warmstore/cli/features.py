@@ -11,7 +11,7 @@ from warmstore.cli import replicas
 from warmstore.cli.command_group import noun
 from warmstore.cli.named_objects import named_object
 from warmstore.cli.options import Json, Progress, Yes
-from warmstore.cli.tables import answer, console, print_json
+from warmstore.cli.tables import answer, console, echo, print_json
 from warmstore.storage.humanize import format_size
 
 Cache = Annotated[
@@ -83,10 +83,10 @@ def clear(cache: Cache, yes: Yes = False, as_json: Json = False) -> None:
 
     states = [read_state(path) for path in find_caches(cache)]
     for state in states:
-        typer.echo(f"{state.path}: {state.entries:,} entries, {format_size(state.bytes)}", err=as_json)
+        echo(f"{state.path}: {state.entries:,} entries, {format_size(state.bytes)}", err=as_json)
     freed = sum(state.bytes for state in states)
     if not yes and not typer.confirm(f"Remove {'it' if len(states) == 1 else f'all {len(states)}'}?", err=as_json):
-        typer.echo("Nothing was removed.", err=as_json)
+        echo("Nothing was removed.", err=as_json)
         raise typer.Exit(1)
     for state in states:
         clear_cache(state.path)

@@ -11,7 +11,7 @@ from warmstore.cli.command_group import noun
 from warmstore.cli.named_objects import named_object
 from warmstore.cli.options import Anonymous, Json, Option, Progress, VerifyRemote, Yes, remote_of
 from warmstore.cli.replicas import pull_text, push_text
-from warmstore.cli.tables import console, print_json
+from warmstore.cli.tables import console, echo, print_json
 from warmstore.errors import WarmstoreError, message_of
 from warmstore.storage.humanize import format_size, parse_size
 
@@ -74,9 +74,9 @@ def clear(
     states = named_versions(find_tier(folder), version or ())
     for state in states:
         what = "in use" if state.in_use else f"{state.samples:,} samples, {format_size(state.nbytes)}"
-        typer.echo(f"{state.path}: {what}", err=as_json)
+        echo(f"{state.path}: {what}", err=as_json)
     if not yes and not typer.confirm(f"Remove {'it' if len(states) == 1 else f'all {len(states)}'}?", err=as_json):
-        typer.echo("Nothing was removed.", err=as_json)
+        echo("Nothing was removed.", err=as_json)
         raise typer.Exit(1)
     removed: list[VersionState] = []
     in_use: list[VersionState] = []
@@ -93,9 +93,9 @@ def clear(
         print_json({**found, "bytes": freed, "failures": failures})
     else:
         kept = f" A process uses {len(in_use)}, which stay." if in_use else ""
-        typer.echo(f"Removed {format_size(freed)}.{kept}")
+        echo(f"Removed {format_size(freed)}.{kept}")
     for failure in failures:
-        typer.echo(f"Error: {failure}", err=True)
+        echo(f"Error: {failure}", err=True)
     if failures or (version and in_use):
         raise typer.Exit(1)
 
@@ -145,7 +145,7 @@ def plan(
     else:
         show(planned, console())
     if plot is not None:
-        typer.echo(f"Plotted to {planned.plot(plot)}.", err=as_json)
+        echo(f"Plotted to {planned.plot(plot)}.", err=as_json)
 
 
 @app.command()
@@ -168,7 +168,7 @@ def push(
         print_json({name: asdict(result) for name, result in pushed.items()})
     else:
         for name, result in pushed.items():
-            typer.echo(push_text(remote.below(name), result))
+            echo(push_text(remote.below(name), result))
 
 
 @app.command()
@@ -196,9 +196,9 @@ def pull(
         print_json({name: asdict(result) for name, result in pulled.items()})
     else:
         for name, result in pulled.items():
-            typer.echo(pull_text(name, result))
+            echo(pull_text(name, result))
         if not pulled:
-            typer.echo(f"{remote.shown} holds no samples{' of this pipeline' if pipeline else ''}.")
+            echo(f"{remote.shown} holds no samples{' of this pipeline' if pipeline else ''}.")
 
 
 def _found(name: str) -> "Pipeline":

@@ -8,7 +8,7 @@ import typer
 
 from warmstore.cli.command_group import noun
 from warmstore.cli.options import Anonymous, DryRun, Json, Option, Progress, Sign, Url, Yes, remote_of
-from warmstore.cli.tables import console, print_json, print_table, table
+from warmstore.cli.tables import console, echo, print_json, print_table, table
 from warmstore.storage.humanize import format_size, parse_duration
 
 if TYPE_CHECKING:
@@ -67,16 +67,16 @@ def retire(
     remote = remote_of(url, option, anonymous, sign=sign)
     if not yes:
         for one in upkeep.find_host(remote, host):
-            typer.echo(f"{one.host} ({one.store[:8]}): {one.chunks} chunks, {format_size(one.size)}", err=as_json)
+            echo(f"{one.host} ({one.store[:8]}): {one.chunks} chunks, {format_size(one.size)}", err=as_json)
         if not typer.confirm("Forget this?", err=as_json):
-            typer.echo("Nothing was forgotten.", err=as_json)
+            echo("Nothing was forgotten.", err=as_json)
             raise typer.Exit(1)
     hosts = upkeep.retire(remote, host)
     if as_json:
         print_json([asdict(one) for one in hosts])
         return
     for one in hosts:
-        typer.echo(f"{one.host} ({one.store[:8]}): {one.chunks} chunks, {format_size(one.size)}, are no longer listed")
+        echo(f"{one.host} ({one.store[:8]}): {one.chunks} chunks, {format_size(one.size)}, are no longer listed")
 
 
 @app.command()
@@ -97,7 +97,7 @@ def merge(
     if as_json:
         print_json(asdict(merged))
         return
-    typer.echo(f"{remote.shown}: {merged.parts} parts are one now, with {merged.samples:,} samples")
+    echo(f"{remote.shown}: {merged.parts} parts are one now, with {merged.samples:,} samples")
 
 
 @app.command()
@@ -118,7 +118,7 @@ def gc(
         return
     would = "would be removed" if dry_run else "removed"
     young = f"; {removed.young} younger ones stay" if removed.young else ""
-    typer.echo(f"{removed.objects} objects, {format_size(removed.size)}, {would}{young}")
+    echo(f"{removed.objects} objects, {format_size(removed.size)}, {would}{young}")
 
 
 def _show(report: "RemoteReport", as_json: bool) -> None:
@@ -132,5 +132,5 @@ def _show(report: "RemoteReport", as_json: bool) -> None:
             hosts.add_row(host.host, host.store[:8], str(host.chunks), format_size(host.size), damaged)
         print_table(hosts, console())
     for problem in report.problems:
-        typer.echo(f"damaged: {problem}")
-    typer.echo(f"{report.unused} objects, {format_size(report.unused_size)}, are named by nothing")
+        echo(f"damaged: {problem}")
+    echo(f"{report.unused} objects, {format_size(report.unused_size)}, are named by nothing")

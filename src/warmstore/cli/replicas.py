@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warmstore.cli.options import Anonymous, Json, Option, Progress, Sign, Url, VerifyRemote, remote_of
-from warmstore.cli.tables import answer, print_json
+from warmstore.cli.tables import answer, echo, print_json
 from warmstore.storage.humanize import format_size
 
 if TYPE_CHECKING:
@@ -67,12 +67,12 @@ def sync(
     remote = remote_of(url, option, anonymous, sign=sign)
     pulled = pull_folder(folder, remote, progress=progress, may_be_empty=True)
     if not as_json:
-        typer.echo(pull_text(folder, pulled))
+        echo(pull_text(folder, pulled))
     pushed = push_folder(folder, remote, progress=progress)
     if as_json:
         print_json({"pulled": asdict(pulled), "pushed": asdict(pushed)})
     else:
-        typer.echo(push_text(remote, pushed))
+        echo(push_text(remote, pushed))
 
 
 def push_text(remote: "Remote", pushed: "PushResult") -> str:

@@ -8,7 +8,7 @@ import typer
 
 from warmstore.cli.command_group import noun
 from warmstore.cli.options import Json
-from warmstore.cli.tables import print_json
+from warmstore.cli.tables import echo, print_json
 
 app = noun("Make and show keys that sign and check compiled artifacts.")
 
@@ -33,11 +33,11 @@ def generate(
         print_json(data | ({"key": made.line} if out is None else {"file": str(out)}))
         return
     if out is None:
-        typer.echo(made.line)
+        echo(made.line)
     else:
-        typer.echo(f"{out}: the {made.kind} key {made.id}")
+        echo(f"{out}: the {made.kind} key {made.id}")
     if public != made:
-        typer.echo(f"# The public key, for machines that only check:\n{public.line}", err=out is None)
+        echo(f"# The public key, for machines that only check:\n{public.line}", err=out is None)
 
 
 @app.command()
@@ -58,9 +58,9 @@ def show(
     for key in () if as_json else keys:
         can = "signs and checks" if key.is_secret else "checks"
         line = key.public.line if key.kind != "hmac" else "hmac, a secret"
-        typer.echo(f"{key.id}  {can:16}  {line}")
+        echo(f"{key.id}  {can:16}  {line}")
     if not keys:
-        typer.echo(f"No key is configured: neither {KEY} nor {KEY_FILE} is set.", err=as_json)
+        echo(f"No key is configured: neither {KEY} nor {KEY_FILE} is set.", err=as_json)
         raise typer.Exit(1)
 
 

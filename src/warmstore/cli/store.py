@@ -9,7 +9,7 @@ import typer
 from warmstore.cli import replicas
 from warmstore.cli.command_group import noun
 from warmstore.cli.options import Json, Progress
-from warmstore.cli.tables import answer, console, print_json
+from warmstore.cli.tables import answer, console, echo, print_json
 from warmstore.converting.known_formats import OF_FILES
 from warmstore.storage.disk_usage import allocated_bytes
 from warmstore.storage.humanize import format_size
@@ -119,7 +119,7 @@ def verify(
     if not whole and not repair:
         lines.append("  warmstore store verify --repair repairs what can be repaired")
     if not as_json:
-        typer.echo("\n".join(lines))
+        echo("\n".join(lines))
     done: list[str] = []
     if not whole and repair:
         with RecordStore.open(store, "a", salvage=True) as opened:
@@ -130,7 +130,7 @@ def verify(
         print_json(found)
     else:
         for line in done:
-            typer.echo(f"  {line}")
+            echo(f"  {line}")
     if not whole and not repair:
         raise typer.Exit(1)
 
@@ -150,7 +150,7 @@ def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")], as_
     ]
     answer({"path": str(store), **asdict(result)}, "\n".join(lines), as_json=as_json)
     for name in result.refused:
-        typer.echo(f"  {name} cannot be sealed; warmstore store rebalance rewrites its records", err=True)
+        echo(f"  {name} cannot be sealed; warmstore store rebalance rewrites its records", err=True)
     if result.refused:
         raise typer.Exit(1)
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from warmstore.storage.humanize import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -28,7 +30,7 @@ _MANY = 100  # rows from which on a table is plain lines
 
 def console() -> Console:
     """The console for everything that a command prints on stdout besides plain lines."""
-    from rich.console import Console
+    from warmstore.cli.escaped_output import escaping_console
 
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns):
@@ -37,12 +39,17 @@ def console() -> Console:
         width = shutil.get_terminal_size().columns if columns.isdecimal() else None  # rich has no column for "0"
     else:
         width = _UNBOUNDED
-    return Console(highlight=False, width=width)
+    return escaping_console(width)
 
 
 def print_json(data: Any) -> None:
     """Print data as JSON. Paths are strings; NaN and infinite numbers, which JSON does not have, are null."""
     typer.echo(json.dumps(_finite(data), indent=2, default=str, allow_nan=False))
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print text that has names in it: on stdout, or on stderr with `err`. Their control characters are escaped."""
+    typer.echo(printable(text), err=err)
 
 
 def _finite(data: Any) -> Any:
@@ -58,7 +65,7 @@ def answer(data: Any, text: str, *, as_json: bool) -> None:
     if as_json:
         print_json(data)
     else:
-        typer.echo(text)
+        echo(text)
 
 
 def print_table(shown: Table, console: Console) -> None:
@@ -111,11 +118,12 @@ def _plain(cell: Any) -> str:
 def table(title: str, *columns: str, wrap: bool = False) -> Table:
     """An empty table; columns that begin with ">" are numbers. The title is no markup."""
     from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        title=Text(title, "bold") if title else None,
+    from warmstore.cli.escaped_output import EscapedTable
+
+    table = EscapedTable(
+        title=Text(printable(title), "bold") if title else None,
         title_justify="left",
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),

@@ -22,6 +22,7 @@ _DURATION_UNITS = (
     (172_800, 3600, "h"),
 )
 """For each unit: the duration below which it is used, and its length in seconds."""
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
 
 
 def parse_size(size: int | str) -> int:
@@ -63,3 +64,8 @@ def format_duration(seconds: float) -> str:
             count = seconds / length
             return f"{count:.1f} {unit}" if count < 9.95 else f"{count:.0f} {unit}"
     return f"{seconds / 86400:,.0f} days"
+
+
+def printable(text: str) -> str:
+    """The text with escapes such as "\\x1b" for control characters that a terminal obeys; tabs and line ends stay."""
+    return text.translate(_ESCAPES)
