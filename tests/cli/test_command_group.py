@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer
 from tests.cli.runner import runner
+from tests.inventory.making import features
 
 from warmstore.cli import app
 from warmstore.cli.command_group import with_options
@@ -168,3 +169,25 @@ def test_shells_complete_commands_and_options(shell: str, words: str, completes:
     environment |= {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     done = runner().invoke(app, [], prog_name="warmstore", env=environment)
     assert completes in done.stdout
+
+
+@pytest.mark.parametrize("words", [["gc", "", "--older-than", "0s", "--yes"], ["features", "clear", "", "--yes"]])
+def test_an_empty_argument_is_not_the_current_folder(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = features(tmp_path, "net")
+    monkeypatch.chdir(tmp_path)
+    result = runner().invoke(app, words)
+    assert result.exit_code == 2
+    assert "an argument is empty" in result.stderr
+    assert path.exists()
+
+
+def test_a_program_may_have_empty_arguments() -> None:
+    code = "import sys; sys.exit(sys.argv[1:] != [''])"
+    assert (
+        subprocess.run(
+            [sys.executable, "-m", "warmstore", "run", sys.executable, "-c", code, ""], check=False
+        ).returncode
+        == 0
+    )

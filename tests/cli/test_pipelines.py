@@ -152,7 +152,7 @@ def test_clear_removes_what_nobody_uses(samples: ws.Pipeline, tmp_path: Path) ->
     assert run("pipelines", "clear", tmp_path / "one", answer="n\n")[0] == 1
     assert list(tier.glob("1-raw-*/about.json"))
     code, _, error = run("pipelines", "clear", tmp_path / "one", "", "--yes")
-    assert (code, "has no version ''" in error) == (2, True)
+    assert (code, "an argument is empty" in error) == (2, True)
     code, said, _ = run("pipelines", "clear", tmp_path / "one", "2-raw", "--yes")
     assert code == 2
     code, said, _ = run("pipelines", "clear", tmp_path / "one", "1-raw", "--yes", "--json")

@@ -25,6 +25,11 @@ _VALUE = r"('[^']*'|\"[^\"]*\"|[\w.+/-]+)"
 class Commands(TyperGroup):
     """A group of commands. The outermost prints errors of warmstore, bad values and errors of the system."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if ctx.parent is None and "" in args and args[0] != "run":  # whose arguments are those of another program
+            ctx.fail("an argument is empty; name a folder, a version or a host. Is a variable of the shell unset?")
+        return super().parse_args(ctx, args)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         found = super().resolve_command(ctx, args)
         ctx.meta[_COMMAND] = found[1]  # the innermost command comes last
