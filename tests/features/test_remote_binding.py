@@ -16,8 +16,10 @@ from torch import nn
 
 import warmstore as ws
 from warmstore.errors import SchemaMismatch, StaleCache
+from warmstore.features.remote_binding import push_folder
 from warmstore.records.format.manifest import FORMAT
 from warmstore.records.index.sample_keys import as_keys
+from warmstore.replicate.remote_copy import Remote
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
 
@@ -238,3 +240,52 @@ def test_own_chunks_count_in_the_bound(tmp_path: Path, monkeypatch: pytest.Monke
             assert has(cache, range(first, first + 50))
         held = sum(path.stat().st_blocks * 512 for path in (tmp_path / "here").rglob("*.arrow"))
         assert held < 3_400_000
+
+
+def ones(*values: float) -> torch.Tensor:
+    return torch.tensor(values)[:, None].expand(-1, 4)
+
+
+@pytest.mark.parametrize("where", ["folder", "url"])
+def test_what_was_put_last_is_what_others_get(where: str, tmp_path: Path) -> None:
+    """Whatever the order in which the remote lists the chunks."""
+    url, options = f"file://{tmp_path / 'remote'}", {"cache_dir": tmp_path / "a"} if where == "url" else {}
+    for number in range(4):
+        with ws.FeatureCache(url if where == "url" else tmp_path / "a", f"net{number}", **options) as cache:
+            for value in range(5):
+                cache.put_batch([1], ones(value))
+                cache.push(url)
+        with ws.FeatureCache(tmp_path / "b", f"net{number}") as other:
+            other.pull(url)
+            assert other[1].tolist() == [4.0] * 4
+
+
+def test_what_was_put_last_by_two_processes_at_a_url(tmp_path: Path) -> None:
+    """The last value is in a chunk that was begun before that of the first one."""
+    url, options = f"file://{tmp_path / 'remote'}", {"cache_dir": tmp_path / "a"}
+    with ws.FeatureCache(url, "net", **options) as first, ws.FeatureCache(url, "net", **options) as second:
+        for cache, ids, value in ((first, [900], 0.0), (second, [1, 2], 1.0), (first, [1], 2.0)):
+            cache.put_batch(ids, ones(*[value] * len(ids)))
+            cache.flush()
+    with ws.FeatureCache(tmp_path / "b", "net") as other:
+        other.pull(url)
+        assert [float(other[id][0]) for id in (900, 1, 2)] == [0.0, 2.0, 1.0]
+    with ws.FeatureCache(url, "net", **options) as again:
+        rows = again._session.version.entries
+        again.push()
+        assert again._session.version.entries == rows
+
+
+def test_a_folder_is_pushed_with_the_last_values(tmp_path: Path) -> None:
+    """As `warmstore store push` does."""
+    remote = Remote(tmp_path / "remote").below("net")
+    with ws.FeatureCache(tmp_path / "a", "net") as first, ws.FeatureCache(tmp_path / "a", "net") as second:
+        for cache, ids, value in ((first, [900], 0.0), (second, [1, 2], 1.0), (first, [1], 2.0)):
+            cache.put_batch(ids, ones(*[value] * len(ids)))
+            cache.flush()
+        del first[2]
+    push_folder(tmp_path / "a" / "net", remote, progress=False)
+    with ws.FeatureCache(tmp_path / "b", "net") as other:
+        assert other.pull(tmp_path / "remote").records == 2
+        assert other[1].tolist() == [2.0] * 4
+        assert sorted(other) == [1, 900]

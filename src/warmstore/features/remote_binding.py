@@ -23,7 +23,9 @@ from warmstore.features.keyed.cache_quota import rebalance
 from warmstore.features.keyed.cache_store import UNSIGNED, is_cache
 from warmstore.features.keyed.cache_versions import difference
 from warmstore.features.keyed.open_version import OpenVersion
+from warmstore.features.outputs.output_schema import KEY
 from warmstore.records.format.manifest import NAME, Manifest, read_manifest
+from warmstore.records.keyed_store import IndexedStore
 from warmstore.records.local_store import LocalStore
 from warmstore.remote.limits import RequestLimits
 from warmstore.remote.objects import Objects
@@ -54,14 +56,23 @@ def push(version: OpenVersion, remote: Remote, verify: bool, progress: bool | No
     if store is None:
         return PushResult(0, 0, 0, 0)
     reader = version.reader
-    if reader is not None and version.writes and version.remote is None and reader.keyed.has_replaced():
-        rebalance(reader.keyed, version.quota, progress)  # leaves one row a key, so the order of chunks is of no matter
+    if reader is not None and version.writes:
+        if version.remote is not None:
+            reader.keyed.put_in_order()  # a rebalance would fetch the values of all hosts
+        elif version.quota is None:  # else what replaces a row is in a chunk that was begun later
+            _keep_last_rows(reader.keyed, progress)
     with contextlib.closing(remote.open()) as objects:
         log = _log_of(version, remote)
         parts = log.read(objects)
         for part in parts.parts:
             check_joins(store._manifest, part, remote)
         return push_part(store.path, objects, store._files, log, parts, verify=verify, progress=progress)
+
+
+def _keep_last_rows(keyed: IndexedStore, progress: bool | None) -> None:
+    """Leave one row a key if values were replaced or deleted: others adopt the chunks one by one."""
+    if keyed.has_replaced():
+        rebalance(keyed, None, progress)
 
 
 def pull(version: OpenVersion, remote: Remote, progress: bool | None) -> PullResult:
@@ -176,6 +187,12 @@ def push_folder(folder: Path, remote: Remote, *, verify: bool = False, progress:
         parts = log.read(objects)
         for part in parts.parts:
             check_joins(manifest, part, remote)
+        with (
+            contextlib.suppress(ReadOnly),
+            contextlib.closing(IndexedStore(LocalStore._open_folder(folder, "a", files=files), KEY)) as keyed,
+        ):
+            if keyed.store._snapshot.gaps is None:  # else a cache with `max_size`
+                _keep_last_rows(keyed, progress)
         return push_part(folder.absolute(), objects, files, log, parts, verify=verify, progress=progress)
 
 

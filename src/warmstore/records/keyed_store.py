@@ -7,6 +7,7 @@ it. The others learn of these rows from the key column.
 import functools
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import final
 
@@ -20,6 +21,7 @@ from warmstore.records.index.sample_keys import Keys
 from warmstore.records.local_store import LocalStore
 from warmstore.records.maintenance.rewrite import rewrite
 from warmstore.records.read.gather import Gatherer
+from warmstore.records.store_session import BATCH_BYTES
 from warmstore.storage.array_types import Bools, Int64
 from warmstore.storage.reading_lease import ReadingLease
 
@@ -142,18 +144,61 @@ class IndexedStore(KeyedStore):
     def has_replaced(self) -> bool:
         """Whether a row in a chunk of this store's own has a key that was deleted later, or has another value now.
 
-        The last row of a key counts here. Who adopts the chunks one by one, in another order, may take the older one.
+        The last row of a key counts here. Who adopts the chunks one by one may take the older one.
         """
+        return any(self._differ(older, last) for older, last in self._superseded())
+
+    def put_in_order(self) -> None:
+        """Commit the last rows of some keys again: of those of which an older row is in a chunk that was begun later.
+
+        Who adopts the chunks in the order in which they were begun then takes the last row of every key. The new rows
+        are in a sealed chunk.
+        """
+        late = []
+        for older, last in self._superseded():
+            is_late = self._is_own(last) & (self._chunk_of(older) > self._chunk_of(last))
+            if is_late.any() and self._differ(older[is_late], last[is_late]):
+                late.append(read_keys(self.store._gatherer, self.key, np.unique(last[is_late]))[0])
+        if not late:
+            return
+        session, step = self.store._session, BATCH_BYTES * self.store._snapshot.rows // max(self.store.nbytes, 1)
+        with self.store._editing():
+            session.continue_in_newest_chunk()
+            for keys in late:
+                for first in range(0, len(keys), max(step, 1)):
+                    self._commit_again(keys.take(slice(first, first + max(step, 1))))
+            session.generation.seal()
+
+    def _commit_again(self, keys: Keys) -> None:
+        """Commit the undamaged last rows of some keys again, as far as they are in chunks of this store's own."""
+        names = list(self.store.fields)
+        with self.store._session.generation.log.locked():  # no process commits a newer row meanwhile
+            self.refresh()
+            rows = self.find_last(keys)
+            rows = rows[self._is_own(rows)]
+            rows = rows[~bad_rows(len(rows), *self.store._gatherer.read_rows(names, rows))]
+            columns = self.store._gatherer.read_rows(names, rows)
+            self.commit({name: stored_rows(column) for name, column in zip(names, columns, strict=True)})
+
+    def _superseded(self) -> Iterator[tuple[Int64, Int64]]:
+        """Rows in chunks of this store's own that are not the last ones of their keys, and these: int64 [n] each."""
         self.catch_up()
-        generation = self.store._session.generation
-        snapshot, adopted = generation.snapshot, list(generation.batches.adopted)
-        for first in range(0, snapshot.rows, _AT_ONCE):
-            keys, rows = _present_keys(self.store, self.key, first, min(first + _AT_ONCE, snapshot.rows))
-            last = self.find_last(keys)
-            older = (last >= 0) & (last != rows) & ~np.isin(snapshot.chunk[snapshot.batch_of(rows)], adopted)
-            if older.any() and self._differ(rows[older], last[older]):
-                return True
-        return False
+        for first in range(0, self.store._snapshot.rows, _AT_ONCE):
+            rows = _present_rows(self.store, first, first + _AT_ONCE)
+            rows = rows[self._is_own(rows)]
+            last = self.find_last(read_keys(self.store._gatherer, self.key, rows)[0])
+            older = (last >= 0) & (last != rows)
+            if older.any():
+                yield rows[older], last[older]
+
+    def _is_own(self, rows: Int64) -> Bools:
+        """Which rows, of those that may also be `MISSING` or `DAMAGED`, are in chunks of this store's own: bool [n]."""
+        adopted = list(self.store._session.generation.batches.adopted)
+        return (rows >= 0) & ~np.isin(self._chunk_of(np.maximum(rows, 0)), adopted)
+
+    def _chunk_of(self, rows: Int64) -> Int64:
+        snapshot = self.store._gatherer.snapshot
+        return snapshot.chunk[snapshot.batch_of(rows)]
 
     def _differ(self, rows: Int64, others: Int64) -> bool:
         """Whether some rows have other values than others, bit for bit. Damaged rows do."""
@@ -240,12 +285,16 @@ def read_keys(gatherer: Gatherer, field: str, rows: Int64) -> tuple[Keys, Bools 
 
 
 def _present_keys(store: LocalStore, field: str, first: int, last: int) -> tuple[Keys, Int64]:
-    gatherer = store._gatherer
-    last = min(last, gatherer.snapshot.rows)  # another thread may have followed a rebalance, and there are fewer rows
-    gaps, rows = gatherer.snapshot.gaps, np.arange(first, last, dtype=np.int64)
-    if gaps is not None:
-        rows = rows[~gaps.holds(rows)]
-    return read_keys(gatherer, field, rows)[0], rows
+    rows = _present_rows(store, first, last)
+    return read_keys(store._gatherer, field, rows)[0], rows
+
+
+def _present_rows(store: LocalStore, first: int, last: int) -> Int64:
+    """The committed rows in [first, last) that were not evicted: int64 [n]."""
+    snapshot = store._gatherer.snapshot
+    last = min(last, snapshot.rows)  # another thread may have followed a rebalance, and there are fewer rows
+    rows = np.arange(first, last, dtype=np.int64)
+    return rows if snapshot.gaps is None else rows[~snapshot.gaps.holds(rows)]
 
 
 def without_absent(gathered: GatheredColumn) -> GatheredColumn:

@@ -115,7 +115,10 @@ def attach(
 
 
 def _wanted(log: Log, part: Part, numbers: Collection[int] | None) -> list[int]:
-    """The numbers of the chunks to adopt. A merged chunk adds no rows if all chunks that it was merged of are here."""
+    """The numbers of the chunks to adopt, in the order in which they were begun: the last row with a key counts.
+
+    A merged chunk adds no rows if all chunks that it was merged of are here.
+    """
     entries = log.read(0)
     adopted = entries[(entries["kind"] == ADOPTED) & (entries["body_hash"] == part.manifest.seed)]
     local = dict(zip(adopted["rows"].tolist(), adopted["chunk"].tolist(), strict=True))
@@ -126,7 +129,7 @@ def _wanted(log: Log, part: Part, numbers: Collection[int] | None) -> list[int]:
         for original in ((part.chunks[known].originals if known in part.chunks else None) or {known})
     }
     wanted = []
-    for number, listed in part.chunks.items():
+    for number, listed in sorted(part.chunks.items()):
         if numbers is not None and number not in numbers:
             continue
         if number in local:
