@@ -269,7 +269,7 @@ def test_what_was_put_last_by_two_processes_at_a_url(tmp_path: Path) -> None:
             cache.flush()
     with ws.FeatureCache(tmp_path / "b", "net") as other:
         other.pull(url)
-        assert [float(other[id][0]) for id in (900, 1, 2)] == [0.0, 2.0, 1.0]
+        assert [float(other[each][0]) for each in (900, 1, 2)] == [0.0, 2.0, 1.0]
     with ws.FeatureCache(url, "net", **options) as again:
         rows = again._session.version.entries
         again.push()
@@ -289,3 +289,19 @@ def test_a_folder_is_pushed_with_the_last_values(tmp_path: Path) -> None:
         assert other.pull(tmp_path / "remote").records == 2
         assert other[1].tolist() == [2.0] * 4
         assert sorted(other) == [1, 900]
+
+
+def test_a_bounded_cache_takes_nothing_away_from_a_remote(tmp_path: Path) -> None:
+    with ws.FeatureCache(tmp_path / "a", "net", max_size="4MB") as bounded:
+        for first in range(0, 4000, 400):
+            fill(bounded, range(first, first + 400))
+            bounded.push(tmp_path / "remote")
+        kept = len(bounded)
+        assert kept < 3600
+        bounded.put_batch([3999], values([7]))
+        bounded.push(tmp_path / "remote")
+        assert len(bounded) > kept - 400
+    with ws.FeatureCache(tmp_path / "b", "net") as other:
+        other.pull(tmp_path / "remote")
+        assert has(other, range(3999))
+        assert bool((other[3999] == values([7])[0]).all())

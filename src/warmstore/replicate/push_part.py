@@ -38,6 +38,7 @@ def push_part(
     log: PartLog,
     parts: PushedParts,
     *,
+    forget_evicted: bool = False,
     verify: bool = False,
     progress: bool | None = None,
 ) -> PushResult:
@@ -45,6 +46,7 @@ def push_part(
 
     Args:
         parts: what the remote has, as it was just read from `log`.
+        forget_evicted: take chunks that were evicted here away from the remote.
         verify: read what the remote has of this host already, and send damaged objects again.
 
     Raises:
@@ -56,7 +58,8 @@ def push_part(
     while True:
         local = Local.read(path, files)
         try:
-            return _push(local, objects, files, log, parts, verify=verify, progress=progress)
+            kept = frozenset[int]() if forget_evicted else local.evicted
+            return _push(local, objects, files, log, parts, kept, verify=verify, progress=progress)
         except FileNotFoundError:
             left -= 1
             if not left or not local.has_lost_chunks(files):
@@ -69,6 +72,7 @@ def _push(
     files: Files,
     log: PartLog,
     parts: PushedParts,
+    kept: frozenset[int],
     *,
     verify: bool,
     progress: bool | None,
@@ -83,7 +87,7 @@ def _push(
     if part is not None and _is_behind(local, part, logs, objects):
         return result
     new, sent = _send(local, numbers, known, logs, objects, files, log.sign, verify=verify, progress=progress)
-    gone = known.keys() - set(numbers) - local.waiting
+    gone = known.keys() - set(numbers) - local.waiting - kept
     if new or gone or (verify and part is None and numbers):
         replaces = part.segments if part is not None and not known and part.chunks else frozenset[str]()
         log.append(objects, parts, local.manifest, new, gone, replaces, anew=verify)

@@ -96,7 +96,15 @@ class Local:
     @property
     def adopted(self) -> frozenset[int]:
         """Chunks that were adopted from another host's part of a cache."""
-        return frozenset(self.entries["chunk"][self.entries["kind"] == ADOPTED].tolist())
+        return self._chunks_of(ADOPTED)
+
+    @property
+    def evicted(self) -> frozenset[int]:
+        """Chunks that were evicted here. A remote may have them."""
+        return self._chunks_of(EVICTED)
+
+    def _chunks_of(self, kind: int) -> frozenset[int]:
+        return frozenset(self.entries["chunk"][self.entries["kind"] == kind].tolist())
 
 
 def find_copy(objects: Objects, *, at: int | None = None) -> RemoteSnapshot:

@@ -5,6 +5,7 @@ is; of other chunks the missing rows are copied. Both are as safe as filling a t
 """
 
 import contextlib
+import functools
 import logging
 import shutil
 from collections.abc import Iterable
@@ -60,11 +61,14 @@ def _push_store(store: Path, remote: Remote, verify: bool, progress: bool | None
         parts = log.read(objects)
         if any(part.manifest.metadata.get("kind") not in KINDS for part in parts.parts):
             raise StaleCache(f"{remote!r} holds no samples of a pipeline; push to another URL")
+        send = functools.partial(
+            *(push_part, store, objects, Files(), log, parts), forget_evicted=True, verify=verify, progress=progress
+        )
         for _ in range(_TRIES):
             # A process that fills the tier may evict a chunk meanwhile.
             with contextlib.suppress(FileNotFoundError):
-                return push_part(store, objects, Files(), log, parts, verify=verify, progress=progress)
-        return push_part(store, objects, Files(), log, parts, verify=verify, progress=progress)
+                return send()
+        return send()
 
 
 def pull_version(store: SampleStore, version: RemoteVersion, progress: bool | None) -> PullResult:
