@@ -1,5 +1,6 @@
 """Staged writes: parts of many tasks, of which one commit makes all or none visible, in order."""
 
+import errno
 import os
 import pickle
 import signal
@@ -15,6 +16,7 @@ from tests.faults.seam import Counting, Killing
 from tests.remote.servers import BUCKET, S3
 
 import warmstore as ws
+from warmstore.errors import WriteFailed
 from warmstore.remote.objects import Objects
 from warmstore.replicate import staged_write
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, write_head
@@ -271,6 +273,41 @@ def test_a_killed_task_and_a_killed_write_leave_nothing(tmp_path: Path) -> None:
     ws.StagedWrite(tmp_path / "t", fields=FIELDS).abort()
     assert len(list(tmp_path.glob(".t.*.staged"))) == 1
     alive.commit([stage(alive, 100)])
+
+
+class Failing(Counting):
+    """Refuses the operation of this number, counted from an empty `seen`, once."""
+
+    at: int | None = None
+
+    def before(self, name: str) -> None:
+        if self.at == len(self.seen):
+            self.at = None
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_a_commit_that_failed_at_any_operation_is_repeated(append: bool, tmp_path: Path) -> None:
+    path, at, failed = tmp_path / "s", 0, 0
+    while at is not None:
+        subprocess.run(["rm", "-rf", path], check=True)
+        if append:
+            with ws.RecordStore.create(path, FIELDS) as store:
+                store.extend(columns(0, 10))
+        files = Failing()
+        with ws.StagedWrite(path, append=append, fields=FIELDS, files=files) as write:
+            parts = [stage(write, first) for first in (100, 200, 300)]
+            files.seen.clear()
+            files.at = at
+            try:
+                write.commit(parts)
+            except WriteFailed:
+                failed += 1
+                assert (numbers(path) if path.exists() else []) == (expected(0) if append else [])
+                assert write.commit(parts) == 30
+        assert numbers(path) == expected(*([0] if append else []), 100, 200, 300)
+        at = None if files.at is not None else at + 1
+    assert failed > 10
 
 
 @pytest.mark.slow

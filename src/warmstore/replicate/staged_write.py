@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import Damaged, Diverged, NotAStore, SchemaMismatch, StoreExists, WarmstoreError
+from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.format.fields import Fields, check_fields
 from warmstore.records.format.generation_log import open_log
 from warmstore.records.format.manifest import Manifest, read_manifest
@@ -38,7 +39,8 @@ from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.remote_diff import Local, find_copy
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, head_name, read_heads, write_head
 from warmstore.replicate.staged_part import STAGED, PartWriter, StagedPart, part_chunk, send_part
-from warmstore.storage.files import Files, ensure_folder, is_at, opened
+from warmstore.storage.files import Files, ensure_folder, is_at, opened, write_failed
+from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.registry import STORE, register
 
@@ -130,7 +132,8 @@ class StagedWrite:
             StoreExists: another process created a store at the target.
             Diverged: another process pushed to the URL.
             Damaged: chunks of a part are gone from the URL. Nothing is committed: write that part again.
-            WriteFailed: nothing is committed.
+            WriteFailed: nothing is committed, and the parts are as they were: call `commit` again before the `with`
+                ends, which removes them after an error.
             RemoteUnavailable, RemoteRefused: all of the parts are committed, where an answer was lost, or none. Call
                 `commit` again with the same parts, also after the `with` or `abort`: it commits them once.
             ValueError: some of these parts are committed at the URL already, and others are not.
@@ -205,19 +208,37 @@ class _Folder:
         return PartWriter(folder / secrets.token_hex(8), fields, writing, None)
 
     def commit(self, token: str, manifest: Manifest, parts: list[StagedPart], *, append: bool) -> None:
-        files = self.files
-        if append:
-            upgrade(self.path, files)
-            with edit_lock(self.path, files):  # no rebalance ends the generation meanwhile
-                _adopt(self.path, read_manifest(self.path, files), parts, files)
-        else:
-            check_vacant(self.path)
-            draft = self.staging(token) / "store"
-            create_folder(draft, manifest, files)
-            _adopt(draft, manifest, parts, files)
-            publish(draft, self.path, files)
-            register(STORE, self.path)
+        try:
+            if append:
+                self._append(parts)
+            else:
+                self._create(self.staging(token) / "store", manifest, parts)
+        except OSError as error:
+            if isinstance(error, WarmstoreError | FileNotFoundError):
+                raise
+            raise write_failed(error, self.path) from error
         self.clean(token)
+
+    def _append(self, parts: list[StagedPart]) -> None:
+        files = self.files
+        upgrade(self.path, files)
+        # No rebalance ends the generation meanwhile.
+        with edit_lock(self.path, files), uninterrupted(), contextlib.ExitStack() as undo:
+            _adopt(self.path, read_manifest(self.path, files), parts, files, undo)
+            undo.pop_all()
+
+    def _create(self, draft: Path, manifest: Manifest, parts: list[StagedPart]) -> None:
+        files = self.files
+        check_vacant(self.path)
+        if draft.exists():  # an earlier call failed
+            files.remove_folder(draft)
+        create_folder(draft, manifest, files)
+        with uninterrupted(), contextlib.ExitStack() as undo:
+            _adopt(draft, manifest, parts, files, undo)
+            undo.callback(_move_back, self.path, draft, files)
+            publish(draft, self.path, files)
+            undo.pop_all()
+        register(STORE, self.path)
 
     def clean(self, token: str) -> None:
         shutil.rmtree(self.staging(token), ignore_errors=True)  # tasks may still write to it
@@ -236,15 +257,29 @@ def _remove_dead(target: Path, files: Files) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _adopt(path: Path, manifest: Manifest, parts: list[StagedPart], files: Files) -> None:
-    """Move the chunks of parts into a store, and commit all of them with one write of the log."""
+def _move_back(target: Path, source: Path, files: Files) -> None:
+    """Undo a move, or what was created for one that failed."""
+    if not source.exists():
+        files.rename(target, source)
+    elif target.is_file():
+        files.remove(target)
+
+
+def _adopt(path: Path, manifest: Manifest, parts: list[StagedPart], files: Files, undo: contextlib.ExitStack) -> None:
+    """Move the chunks of parts into a store, and commit all of them with one write of the log. `undo` moves them back.
+
+    Raises:
+        OSError: nothing is committed.
+    """
     folder = path / manifest.generation_folder
     with open_log(path, manifest, files, write=True) as log:
         added: list[Entries] = []
         for part in parts:
             for number in part.sizes:
                 local_number = create_chunk(folder, log, files)
-                files.rename(part_chunk(part, number), folder / f"{local_number:06d}.arrow")
+                staged, moved = part_chunk(part, number), chunk_path(folder, local_number)
+                undo.callback(_move_back, moved, staged, files)
+                files.rename(staged, moved)
                 added += _adopted(part, number, local_number)
         files.sync_folder(folder)
         if added:
