@@ -65,3 +65,16 @@ def test_a_merge_that_fails_changes_nothing(url: str, tmp_path: Path, monkeypatc
     assert parts(url) == [1] * 5
     with pytest.raises(ws.NotAStore):
         merge_parts(Remote(f"file://{tmp_path}/nothing"))
+
+
+@pytest.mark.parametrize("kind", ["chunks", "sidecars"])
+def test_a_merge_without_a_chunk_changes_nothing(kind: str, url: str, tmp_path: Path) -> None:
+    away = min((tmp_path / "team").rglob(f"{kind}/*"))
+    held = away.read_bytes()
+    away.unlink()
+    with pytest.raises(ws.Damaged, match="nothing is merged"):
+        merge_parts(Remote(url).below("id"))
+    assert parts(url) == [1] * 5
+    away.write_bytes(held)
+    values(url, tmp_path / "new", range(55))
+    assert merge_parts(Remote(url).below("id")) == MergedParts(5, 55)

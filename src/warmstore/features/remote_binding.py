@@ -208,20 +208,27 @@ def pull_folder(
             pulled_rows = pull_store(folder, objects, files, progress=progress)
             register(STORE, folder)
             return pulled_rows
-        parts = remote.part_log().read(objects).parts
-        if not (folder / NAME).exists() and parts:
-            folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-            first = parts[0].manifest
-            RecordStore.create(folder, first.fields, metadata=metadata_of(first)).close()
-        pulled = []
-        for part in parts:
-            manifest = read_manifest(folder, files)
-            check_joins(manifest, part, remote)
-            if part.manifest.id != manifest.id and part.chunks and not remote.sign and is_cache(manifest):
-                with RecordStore.open(folder, "a") as store:
-                    store.annotate(UNSIGNED, True)
-            pulled.append(attach(folder.absolute(), part, objects, files, progress=progress))
-        return _sum(pulled)
+        return pull_parts(folder, remote.part_log().read(objects).parts, objects, remote, progress=progress)
+
+
+def pull_parts(
+    folder: Path, parts: list[Part], objects: Objects, remote: Remote, *, progress: bool | None = None
+) -> PullResult:
+    """Pull parts of a version of a cache into a folder, which is created if it does not exist."""
+    files = Files()
+    if not (folder / NAME).exists() and parts:
+        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+        first = parts[0].manifest
+        RecordStore.create(folder, first.fields, metadata=metadata_of(first)).close()
+    pulled = []
+    for part in parts:
+        manifest = read_manifest(folder, files)
+        check_joins(manifest, part, remote)
+        if part.manifest.id != manifest.id and part.chunks and not remote.sign and is_cache(manifest):
+            with RecordStore.open(folder, "a") as store:
+                store.annotate(UNSIGNED, True)
+        pulled.append(attach(folder.absolute(), part, objects, files, progress=progress))
+    return _sum(pulled)
 
 
 def metadata_of(manifest: Manifest) -> dict[str, Any]:

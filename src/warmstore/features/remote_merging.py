@@ -6,10 +6,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from warmstore.errors import NotAStore
+from warmstore.errors import Damaged, NotAStore
 from warmstore.features.keyed.cache_quota import rebalance
 from warmstore.features.outputs.output_schema import KEY
-from warmstore.features.remote_binding import pull_folder, push_folder
+from warmstore.features.remote_binding import pull_parts, push_folder
 from warmstore.records.keyed_store import IndexedStore
 from warmstore.replicate.record_store import RecordStore
 from warmstore.replicate.remote_copy import Remote
@@ -47,7 +47,12 @@ def merge_parts(
             raise NotAStore(f"{remote.shown} has no cache; the URL is FOLDER/ID, with the id of the cache")
         with tempfile.TemporaryDirectory(prefix="warmstore-merge-", dir=work_dir) as folder:
             path = Path(folder) / "merged"
-            pull_folder(path, remote, progress=progress)
+            damaged = pull_parts(path, merged, objects, remote, progress=progress).damaged
+            if damaged:
+                raise Damaged(
+                    f"{damaged} chunks at {remote.shown} are missing or damaged, so nothing is merged; `warmstore "
+                    "remote verify` names them, and `remote repair` forgets them"
+                )
             with contextlib.closing(IndexedStore(RecordStore.open(path, "a"), KEY)) as keyed:
                 keyed.catch_up()
                 samples = rebalance(keyed, None, progress).records
