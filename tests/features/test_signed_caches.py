@@ -9,7 +9,9 @@ import pytest
 
 import warmstore as ws
 from warmstore.errors import NotTrusted
+from warmstore.features.remote_binding import push_folder
 from warmstore.remote.signing import KEY, SigningKey
+from warmstore.replicate.remote_copy import Remote
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
 
@@ -131,3 +133,54 @@ def test_unsigned_and_signed_hosts_fill_one_cache(url: str, tmp_path: Path, monk
     for host, sign, count in (("c", True, 1), ("d", False, 2)):
         with ws.FeatureCache(tmp_path / host, "net", sign=sign) as cache:
             assert cache.pull(url).records == count
+
+
+@pytest.fixture
+def unsigned(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that has pulled pickles of a peer without a key."""
+    monkeypatch.setenv(KEY, SigningKey.new().line)
+    with ws.FeatureCache(tmp_path / "peer", "net", **PICKLED) as peer:
+        put(peer, range(10), Payload(tmp_path / "it ran"))
+        peer.push(url)
+    monkeypatch.setenv(KEY, SECRET)
+    with ws.FeatureCache(tmp_path / "pulled", "net", lists="per_sample") as cache:
+        assert cache.pull(url).records == 10
+    return tmp_path / "pulled" / "net"
+
+
+def test_unsigned_samples_stay_unsigned_in_a_merge(unsigned: Path, tmp_path: Path) -> None:
+    with ws.FeatureCache(tmp_path / "merged", "net") as cache:
+        assert cache.merge(unsigned).added == 10
+    for options in (PICKLED, {"sign": True}):
+        with pytest.raises(NotTrusted, match="nobody signed"):
+            ws.FeatureCache(tmp_path / "merged", "net", **options)
+        with ws.FeatureCache(tmp_path / "own", "net", **options) as cache:
+            with pytest.raises(NotTrusted, match="nobody signed"):
+                cache.merge(unsigned)
+            assert not len(cache)
+    assert not (tmp_path / "it ran").exists()
+
+
+def test_unsigned_samples_are_not_signed_later(unsigned: Path, tmp_path: Path) -> None:
+    with ws.FeatureCache(unsigned.parent, "net") as cache:
+        cache.rebalance()
+    with pytest.raises(NotTrusted, match="nobody signed"):
+        ws.FeatureCache(unsigned.parent, "net", sign=True)
+    with pytest.raises(NotTrusted, match="nobody signed"):
+        push_folder(unsigned, Remote(tmp_path / "trusted", sign=True))
+    assert not (tmp_path / "trusted").exists()
+
+
+def test_what_another_process_pulls_unsigned_is_not_unpickled_or_signed(
+    url: str, unsigned: Path, tmp_path: Path
+) -> None:
+    with ws.FeatureCache(tmp_path / "shared", "net", **PICKLED) as trusting:
+        put(trusting, range(20, 30))
+        trusting.flush()
+        assert trusting.get_batch([20])[0] == [Item(20)]
+        with ws.FeatureCache(tmp_path / "shared", "net", lists="per_sample") as other:
+            assert other.pull(url).records == 10
+        for look in (lambda: trusting.get_batch([1]), lambda: trusting[1], lambda: trusting.push(tmp_path / "trusted")):
+            with pytest.raises(NotTrusted, match="nobody signed"):
+                look()
+    assert not (tmp_path / "it ran").exists()

@@ -9,12 +9,13 @@ import numpy as np
 
 from warmstore.errors import ReadOnly, SchemaMismatch, StaleCache
 from warmstore.features.keyed.cache_reader import CacheReader, select
-from warmstore.features.keyed.cache_store import is_settled, schema_of
+from warmstore.features.keyed.cache_store import UNSIGNED, check_signed, is_settled, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, have_same_rules
 from warmstore.features.open_cache import OpenCache
 from warmstore.features.outputs.leaves import Leaf
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.features.outputs.output_structure import check_spec
+from warmstore.records.format.manifest import read_manifest
 from warmstore.records.keyed_store import IndexedStore, read_keys
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.progress import progress_bar
@@ -53,9 +54,19 @@ def merge_caches(cache: OpenCache, other: OpenCache | str | os.PathLike[str], pr
             raise ValueError(f"{path} cannot be merged into itself; name another cache")
         check_same(target._session.expect(schema, settled=is_settled(store.metadata)), schema)
         keyed.catch_up()
+        if read_manifest(path, store._files).metadata.get(UNSIGNED):  # behind the log: a pull notes so before its rows
+            _mark_unsigned(target, path)
         merged = _copy(target, CacheReader(keyed, schema), progress)
     target.flush()
     return merged
+
+
+def _mark_unsigned(target: OpenCache, path: Path) -> None:
+    """Note that a cache takes samples that nobody signed. Raises NotTrusted if it must not."""
+    version = target._session.version
+    if version.options.is_signed:
+        check_signed({UNSIGNED: True}, path)
+    version.created().store.annotate(UNSIGNED, True)
 
 
 def check_same(known: OutputSchema, given: OutputSchema) -> None:

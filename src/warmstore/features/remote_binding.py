@@ -20,7 +20,7 @@ from warmstore.errors import (
 )
 from warmstore.features.keyed.cache_options import CacheOptions
 from warmstore.features.keyed.cache_quota import rebalance
-from warmstore.features.keyed.cache_store import UNSIGNED, is_cache
+from warmstore.features.keyed.cache_store import UNSIGNED, check_signed, is_cache
 from warmstore.features.keyed.cache_versions import difference
 from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.features.outputs.output_schema import KEY
@@ -64,8 +64,11 @@ def push(version: OpenVersion, remote: Remote, verify: bool, progress: bool | No
     with contextlib.closing(remote.open()) as objects:
         log = _log_of(version, remote)
         parts = log.read(objects)
+        manifest = read_manifest(store.path, store._files)  # another process may have pulled into it
+        if remote.sign:
+            check_signed(manifest.metadata, store.path)
         for part in parts.parts:
-            check_joins(store._manifest, part, remote)
+            check_joins(manifest, part, remote)
         return push_part(store.path, objects, store._files, log, parts, verify=verify, progress=progress)
 
 
@@ -183,6 +186,8 @@ def push_folder(folder: Path, remote: Remote, *, verify: bool = False, progress:
     with contextlib.closing(remote.open()) as objects:
         if not is_cache(manifest):
             return push_store(folder.absolute(), objects, files, verify=verify, progress=progress)
+        if remote.sign:
+            check_signed(manifest.metadata, folder)
         log = remote.part_log()
         parts = log.read(objects)
         for part in parts.parts:

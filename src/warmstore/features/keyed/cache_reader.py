@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from warmstore.features.keyed.cache_store import check_signed
 from warmstore.features.keyed.row_values import Values, Varying
 from warmstore.features.outputs.leaves import Leaf, is_array
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
@@ -13,6 +14,7 @@ from warmstore.records.format.array_interop import is_tensor, on_device, to_nump
 from warmstore.records.format.codecs import codec_of
 from warmstore.records.format.encoded_rows import ByteRanges, GatheredColumn
 from warmstore.records.format.fields import Array, Bytes, Field, Ragged
+from warmstore.records.format.manifest import NAME, read_manifest
 from warmstore.records.format.value_encoding import decode, decode_array, decode_gathered, decompressed
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import IndexedStore, bad_rows, keys_of, without_absent
@@ -24,13 +26,21 @@ if TYPE_CHECKING:
 
 
 class CacheReader:
-    """Finds and reads the committed rows of a cache's store. Safe to use from several threads."""
+    """Finds and reads the committed rows of a cache's store. Safe to use from several threads.
 
-    def __init__(self, keyed: IndexedStore, schema: OutputSchema, hot: "HotTier | None" = None) -> None:
+    Args:
+        unpickles: whether the values may be unpickled, so that all of the store's samples must have been signed.
+    """
+
+    def __init__(
+        self, keyed: IndexedStore, schema: OutputSchema, hot: "HotTier | None" = None, *, unpickles: bool = False
+    ) -> None:
         self.keyed = keyed
         self.store = keyed.store
         self.schema = schema
         self._hot = hot
+        self._unpickles = unpickles and any(isinstance(field, Bytes) for field in schema.fields.values())
+        self._checked: tuple[int, int] | None = None  # the store.json that was found to be of signed samples
         self._names = (*map(schema.field_name, schema.fields), KEY)  # keys last: see `KeyTable.fetch`
 
     def read_all(self, keys: Keys) -> dict[str, Any] | None:
@@ -77,8 +87,20 @@ class CacheReader:
         return self.store._gatherer
 
     def _decoded(self, leaves: list[Values]) -> dict[str, Any]:
+        if self._unpickles:
+            self._check_signed()
         fields = self.schema.fields.items()
         return {path: _leaf(field, values) for (path, field), values in zip(fields, leaves, strict=True)}
+
+    def _check_signed(self) -> None:
+        """Raise NotTrusted if another process has pulled samples that nobody signed: it notes so before their rows."""
+        try:
+            status = (self.store.path / NAME).stat()
+            if (status.st_ino, status.st_mtime_ns) != self._checked:
+                check_signed(read_manifest(self.store.path, self.store._files).metadata, self.store.path)
+                self._checked = status.st_ino, status.st_mtime_ns
+        except FileNotFoundError:
+            return  # the cache was removed, and nobody pulls into it
 
     def values(self, keys: Keys, rows: Int64) -> tuple[dict[str, Any], Bools | None, int]:
         """The leaves of the rows of some keys.

@@ -1,9 +1,10 @@
 """The metadata of a cache's record store: whether a store is a cache, its schema, and the state of its dimensions."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from warmstore.errors import StoreExists
+from warmstore.errors import NotTrusted, StoreExists
 from warmstore.features.outputs.output_schema import OutputSchema, are_fields_of_cache
 from warmstore.records.format.manifest import Manifest
 from warmstore.records.local_store import LocalStore
@@ -15,13 +16,24 @@ SETTLED = "settled"
 
 
 UNSIGNED = "unsigned"
-"""In the metadata of a cache that has taken over chunks that nobody signed. Nothing in it is unpickled."""
+"""In the metadata of a cache that has taken over samples that nobody signed. Nothing in it is unpickled or signed."""
 
 
 def is_cache(store: LocalStore | Manifest) -> bool:
     """Whether a store is a feature cache, by its fields and metadata, of which a record store may have some too."""
     structure = store.metadata.get("structure")
     return isinstance(structure, dict) and "node" in structure and are_fields_of_cache(store.fields)
+
+
+def check_signed(metadata: Mapping[str, Any], path: Path) -> None:
+    """Raise NotTrusted if a cache in a folder has samples that nobody signed, by the metadata of its store."""
+    if metadata.get(UNSIGNED):
+        raise NotTrusted(
+            None,
+            "it holds samples of a remote that nobody signed, which must be neither unpickled nor signed; remove the "
+            "folder and pull again with allow_pickle=True or sign=True, or open it without both",
+            str(path),
+        )
 
 
 def is_settled(metadata: Mapping[str, Any]) -> bool:

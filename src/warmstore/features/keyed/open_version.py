@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from warmstore.errors import Closed, NotSupportedError, NotTrusted, ReadOnly, SchemaMismatch, StaleCache, StoreExists
+from warmstore.errors import Closed, NotSupportedError, ReadOnly, SchemaMismatch, StaleCache, StoreExists
 from warmstore.features.keyed.cache_options import CacheOptions, folder_name
 from warmstore.features.keyed.cache_quota import CacheQuota, rebalance, tidy
 from warmstore.features.keyed.cache_reader import CacheReader
-from warmstore.features.keyed.cache_store import SETTLED, UNSETTLED, UNSIGNED, is_settled, schema_of
+from warmstore.features.keyed.cache_store import SETTLED, UNSETTLED, check_signed, is_settled, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, difference, have_same_rules, version_folder
 from warmstore.features.keyed.lookup_recorder import LookupRecorder
 from warmstore.features.keyed.usage_counters import UsageCounters
@@ -251,20 +251,15 @@ class OpenVersion:
             raise
         register(FEATURES, self.path)  # also if it is only read: that is a use too
         self.settled = is_settled(store.metadata) or (self.schema is not None and self.settled)
-        self.schema, self.reader = schema, CacheReader(keyed, schema, self.hot)
+        self.schema, self.reader = schema, CacheReader(keyed, schema, self.hot, unpickles=self.options.allow_pickle)
         if self.settled:
             self._write_settled(store)
         return self.reader
 
     def _check_joins(self, store: LocalStore, schema: OutputSchema) -> None:
         """Raise if the store of another process does not fit the fingerprint and pending blocks of this one."""
-        if self.options.allow_pickle and store.metadata.get(UNSIGNED):
-            raise NotTrusted(
-                None,
-                "it holds samples of a remote that nobody signed, which must not be unpickled; remove the folder and "
-                "pull again with allow_pickle=True or sign=True, or open it without allow_pickle",
-                str(self.path),
-            )
+        if self.options.is_signed:
+            check_signed(store.metadata, self.path)
         known = store.metadata.get("fingerprint")
         if self.module_fingerprint is not None and known is not None:
             self.check_fingerprint(known, self.module_fingerprint)
@@ -315,10 +310,14 @@ class OpenVersion:
             self.blocks.flush(self.commit)
             self.recorder.flushed(self)
 
+    def created(self) -> CacheReader:
+        """The reader of the store, which is created if there is none. The schema must be known."""
+        with self.lock:
+            return self.reader or self._create_store()
+
     def commit(self, blocks: Sequence[Block]) -> None:
         """Commit blocks to the store. Blocks that the store accepted before a commit failed are not passed again."""
-        with self.lock:
-            reader = self.reader or self._create_store()
+        reader = self.created()
         with self._replacing(reader.keyed, [block.keys for block in blocks[self._accepted :]]):
             try:
                 for block in blocks[self._accepted :]:
