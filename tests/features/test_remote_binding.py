@@ -1,6 +1,7 @@
 """One cache at a remote, filled by several hosts."""
 
 import logging
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -289,6 +290,48 @@ def test_a_folder_is_pushed_with_the_last_values(tmp_path: Path) -> None:
         assert other.pull(tmp_path / "remote").records == 2
         assert other[1].tolist() == [2.0] * 4
         assert sorted(other) == [1, 900]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_a_host_has_put_stays_when_it_pulls(seed: int, tmp_path: Path) -> None:
+    """Also for whoever has the cache open, and for an index that is built anew. What it has deleted may come back."""
+    choose, url, expected, own = random.Random(seed), f"file://{tmp_path / 'remote'}", {}, set()
+
+    def some() -> list[int]:
+        return choose.sample(range(12), 4)
+
+    def check(cache: ws.FeatureCache) -> None:
+        assert {each: int(cache[each][0]) for each in cache} == expected
+
+    with ws.FeatureCache(tmp_path / "a", "net") as cache, ws.FeatureCache(tmp_path / "a", "net") as second:
+        for step in range(16):
+            ids, what = some(), choose.choice(["put", "delete", "pull"])
+            if what == "put":
+                cache.put_batch(ids, ones(*[step] * 4))
+                cache.flush()
+                own |= {*ids}
+                expected |= dict.fromkeys(ids, step)
+            elif what == "delete":
+                for each in expected.keys() & ids:
+                    del cache[each]
+                    del expected[each]
+                    own.discard(each)
+            else:
+                with ws.FeatureCache(tmp_path / f"host{step}", "net") as other:
+                    other.put_batch(ids, ones(*[step] * 4))
+                    other.push(url)
+                cache.pull(url)
+                expected |= dict.fromkeys({*ids} - own, step)
+            check(cache)
+            second.get_batch([99])  # a miss looks for new rows
+            check(second)
+    for path in (tmp_path / "a" / "net").glob("keys-*"):
+        path.unlink()
+    with ws.FeatureCache(tmp_path / "a", "net") as cache:
+        check(cache)
+        cache.rebalance()
+        check(cache)
+        assert cache._session.version.entries == len(expected)
 
 
 def test_a_bounded_cache_takes_nothing_away_from_a_remote(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ it. The others learn of these rows from the key column.
 import functools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import final
 
@@ -70,7 +70,8 @@ class KeyedStore(ABC):
 class IndexedStore(KeyedStore):
     """A keyed store with a key index in its folder, which all processes of a host share.
 
-    The last row with a key counts. Safe to use from several threads.
+    The last row with a key counts. A row that was adopted from another store counts only where none of this store's own
+    has a value for its key. Safe to use from several threads.
 
     Args:
         largest: bytes that the direct table of the index may take; see `KeyIndex`.
@@ -94,6 +95,7 @@ class IndexedStore(KeyedStore):
             write=store.mode == "a",
             room=store._session.writing.room,
             largest=self._largest,
+            ranked=functools.partial(_own_first, store, self.key),
         )
 
     def find(self, keys: Keys) -> Int64:
@@ -102,38 +104,21 @@ class IndexedStore(KeyedStore):
         A row without values says that its key was deleted.
         """
         found = self.find_last(keys)
-        gatherer = self.store._gatherer
-        if gatherer.snapshot.absent:
-            at = np.flatnonzero((found >= 0) & (found < gatherer.snapshot.rows))
-            field = next((name for name in self.store.fields if name != self.key), None)
-            if len(at) and field is not None:
-                (column,) = gatherer.read_rows([field], found[at])
-                if column.absent is not None:
-                    found[at[column.absent]] = MISSING
+        found[_are_deleted(self.store, self.key, found)] = MISSING
         return found
 
     def find_last(self, keys: Keys) -> Int64:
         """`find`, with the rows of deleted keys, too."""
-        rows = self.index.lookup(keys)
-        gatherer = self.store._gatherer
-        gaps = gatherer.snapshot.gaps
-        exists = (rows >= 0) & (rows < gatherer.snapshot.rows)
-        proposed = np.flatnonzero(exists if gaps is None else exists & ~gaps.holds(rows))
-        found = np.full(len(keys), MISSING, np.int64)
-        if len(proposed):
-            stored, bad = read_keys(gatherer, self.key, rows[proposed])
-            same = (stored.halves == keys.halves[proposed]).all(axis=1)
-            found[proposed] = np.where(same, rows[proposed], MISSING)
-            if bad is not None:
-                found[proposed[bad]] = DAMAGED
-        return found
+        return _confirmed(self.store, self.key, keys, self.index.lookup(keys))
 
     def latest(self, rows: Int64) -> Bools:
         """Which of some committed rows are undamaged and the last ones of their keys: bool [n]."""
         self.catch_up()  # the process that has committed the last rows may not have added them to the index yet
         leaves = [name for name in self.store.fields if name != self.key]
         keys, *columns = map(without_absent, self.store._gatherer.read_rows([self.key, *leaves], rows))
-        return (self.find_last(keys_of(keys)) <= rows) & ~bad_rows(len(rows), keys, *columns)
+        last = self.find_last(keys_of(keys))
+        counts = (last <= rows) & (_are_own(self.store, rows) | (last == rows) | (last < 0))
+        return counts & ~bad_rows(len(rows), keys, *columns)
 
     def live(self, first: int, last: int) -> Keys:
         """The keys whose row is one of the committed rows [first, last), in order."""
@@ -156,7 +141,7 @@ class IndexedStore(KeyedStore):
         """
         late = []
         for older, last in self._superseded():
-            is_late = self._is_own(last) & (self._chunk_of(older) > self._chunk_of(last))
+            is_late = _are_own(self.store, last) & (_chunks_of(self.store, older) > _chunks_of(self.store, last))
             if is_late.any() and self._differ(older[is_late], last[is_late]):
                 late.append(read_keys(self.store._gatherer, self.key, np.unique(last[is_late]))[0])
         if not late:
@@ -175,7 +160,7 @@ class IndexedStore(KeyedStore):
         with self.store._session.generation.log.locked():  # no process commits a newer row meanwhile
             self.refresh()
             rows = self.find_last(keys)
-            rows = rows[self._is_own(rows)]
+            rows = rows[_are_own(self.store, rows)]
             rows = rows[~bad_rows(len(rows), *self.store._gatherer.read_rows(names, rows))]
             columns = self.store._gatherer.read_rows(names, rows)
             self.commit({name: stored_rows(column) for name, column in zip(names, columns, strict=True)})
@@ -185,20 +170,11 @@ class IndexedStore(KeyedStore):
         self.catch_up()
         for first in range(0, self.store._snapshot.rows, _AT_ONCE):
             rows = _present_rows(self.store, first, first + _AT_ONCE)
-            rows = rows[self._is_own(rows)]
+            rows = rows[_are_own(self.store, rows)]
             last = self.find_last(read_keys(self.store._gatherer, self.key, rows)[0])
             older = (last >= 0) & (last != rows)
             if older.any():
                 yield rows[older], last[older]
-
-    def _is_own(self, rows: Int64) -> Bools:
-        """Which rows, of those that may also be `MISSING` or `DAMAGED`, are in chunks of this store's own: bool [n]."""
-        adopted = list(self.store._session.generation.batches.adopted)
-        return (rows >= 0) & ~np.isin(self._chunk_of(np.maximum(rows, 0)), adopted)
-
-    def _chunk_of(self, rows: Int64) -> Int64:
-        snapshot = self.store._gatherer.snapshot
-        return snapshot.chunk[snapshot.batch_of(rows)]
 
     def _differ(self, rows: Int64, others: Int64) -> bool:
         """Whether some rows have other values than others, bit for bit. Damaged rows do."""
@@ -295,6 +271,65 @@ def _present_rows(store: LocalStore, first: int, last: int) -> Int64:
     last = min(last, snapshot.rows)  # another thread may have followed a rebalance, and there are fewer rows
     rows = np.arange(first, last, dtype=np.int64)
     return rows if snapshot.gaps is None else rows[~snapshot.gaps.holds(rows)]
+
+
+def _confirmed(store: LocalStore, field: str, keys: Keys, rows: Int64) -> Int64:
+    """The proposed rows, int64 [n], that have these keys; `MISSING` or `DAMAGED` for the others."""
+    gatherer = store._gatherer
+    gaps = gatherer.snapshot.gaps
+    exists = (rows >= 0) & (rows < gatherer.snapshot.rows)
+    proposed = np.flatnonzero(exists if gaps is None else exists & ~gaps.holds(rows))
+    found = np.full(len(keys), MISSING, np.int64)
+    if len(proposed):
+        stored, bad = read_keys(gatherer, field, rows[proposed])
+        same = (stored.halves == keys.halves[proposed]).all(axis=1)
+        found[proposed] = np.where(same, rows[proposed], MISSING)
+        if bad is not None:
+            found[proposed[bad]] = DAMAGED
+    return found
+
+
+def _are_deleted(store: LocalStore, field: str, rows: Int64) -> Bools:
+    """Which rows, of those that may also be `MISSING` or `DAMAGED`, say that their key was deleted: bool [n]."""
+    gatherer = store._gatherer
+    deleted = np.zeros(len(rows), bool)
+    if gatherer.snapshot.absent:
+        at = np.flatnonzero((rows >= 0) & (rows < gatherer.snapshot.rows))
+        leaf = next((name for name in store.fields if name != field), None)
+        if len(at) and leaf is not None:
+            (column,) = gatherer.read_rows([leaf], rows[at])
+            if column.absent is not None:
+                deleted[at] = column.absent
+    return deleted
+
+
+def _own_first(
+    store: LocalStore, field: str, keys: Keys, rows: Int64, lookup: Callable[[Keys], Int64]
+) -> Iterator[tuple[Keys, Int64]]:
+    """Rows in chunks of a store's own, then those adopted rows whose keys have no value in such a row."""
+    if not store._session.generation.batches.adopted:
+        yield keys, rows
+        return
+    own = _are_own(store, rows)
+    yield keys.take(own), rows[own]
+    keys, rows = keys.take(~own), rows[~own]
+    known = _confirmed(store, field, keys, lookup(keys))
+    at = np.flatnonzero(_are_own(store, known))
+    hidden = np.zeros(len(rows), bool)
+    hidden[at] = (known[at] > rows[at]) | ~_are_deleted(store, field, known[at])
+    yield keys.take(~hidden), rows[~hidden]
+
+
+def _are_own(store: LocalStore, rows: Int64) -> Bools:
+    """Which rows, of those that may also be `MISSING` or `DAMAGED`, are in chunks of a store's own: bool [n]."""
+    own: Bools = (rows >= 0) & (rows < store._gatherer.snapshot.rows)
+    own[own] = ~np.isin(_chunks_of(store, rows[own]), list(store._session.generation.batches.adopted))
+    return own
+
+
+def _chunks_of(store: LocalStore, rows: Int64) -> Int64:
+    snapshot = store._gatherer.snapshot
+    return snapshot.chunk[snapshot.batch_of(rows)]
 
 
 def without_absent(gathered: GatheredColumn) -> GatheredColumn:

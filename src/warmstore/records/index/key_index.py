@@ -12,7 +12,7 @@ import os
 import secrets
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +65,7 @@ _BLOCK = 1 << 18
 _STEP = 4 * HUGE_PAGE  # bytes by which larger files grow
 
 ReadKeys = Callable[[int, int], tuple[Keys, Int64]]
+Ranked = Callable[[Keys, Int64, Callable[[Keys], Int64]], Iterable[tuple[Keys, Int64]]]
 
 
 class KeyIndex:
@@ -77,6 +78,8 @@ class KeyIndex:
         write: False never writes to the folder; an incomplete index is then rebuilt in a private folder.
         room: reserves disk space before the files grow, and while keys are added.
         largest: the most bytes of the direct table.
+        ranked: the keys and rows to add of those that were read, in parts: of equal keys the last counts. It is given
+            `lookup`, which knows the parts before. None adds all rows in their order.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class KeyIndex:
         write: bool = True,
         room: Reserve | None = None,
         largest: int | None = None,
+        ranked: Ranked | None = None,
     ) -> None:
         self._place_in(folder)
         self.generation = generation
@@ -97,6 +101,7 @@ class KeyIndex:
         self._largest = largest
         self._identity = (store.encode(), generation)
         self._read_keys = read_keys
+        self._ranked = ranked
         self._files = files
         self._thread_lock = threading.Lock()
         self._write = write
@@ -228,24 +233,29 @@ class KeyIndex:
             self._add(rows)
 
     def _add(self, rows: int) -> None:
-        opened = self._opened
-        assert opened is not None
         for first in range(self.covered, rows, _BLOCK):
             last = min(first + _BLOCK, rows)
             keys, values = self._read_keys(first, last)
-            direct = self._direct_room(keys, rows)
-            numbers = keys.halves[:, 0]
-            near = keys.below(direct)
-            # Of equal numbers NumPy keeps the last, which is the newest row.
-            if near.all():
-                opened.rows[numbers] = values + 1
-            elif not near.any():
-                opened.table.insert(keys, values, self._allocate)
-            else:
-                opened.rows[numbers[near]] = values[near] + 1
-                far = np.flatnonzero(~near)
-                opened.table.insert(keys.take(far), values[far], self._allocate)
+            parts = [(keys, values)] if self._ranked is None else self._ranked(keys, values, self.lookup)
+            for keys, values in parts:
+                self._insert(keys, values, rows)
             self._write_header(covered=last)
+
+    def _insert(self, keys: Keys, values: Int64, rows: int) -> None:
+        opened = self._opened
+        assert opened is not None
+        direct = self._direct_room(keys, rows)
+        numbers = keys.halves[:, 0]
+        near = keys.below(direct)
+        # Of equal numbers NumPy keeps the last, which is the newest row.
+        if near.all():
+            opened.rows[numbers] = values + 1
+        elif not near.any():
+            opened.table.insert(keys, values, self._allocate)
+        else:
+            opened.rows[numbers[near]] = values[near] + 1
+            far = np.flatnonzero(~near)
+            opened.table.insert(keys.take(far), values[far], self._allocate)
 
     def _direct_room(self, keys: Keys, rows: int) -> int:
         """Enlarge the direct table for keys that are dense enough. Returns how many ints it holds."""
