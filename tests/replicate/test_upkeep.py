@@ -12,6 +12,7 @@ import warmstore as ws
 from warmstore.errors import Damaged, NotAStore
 from warmstore.remote.objects import Objects
 from warmstore.replicate import push as push_module
+from warmstore.replicate import upkeep
 from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.remote_snapshot import RemoteSnapshot
 from warmstore.replicate.staged_part import StagedPart
@@ -112,6 +113,52 @@ def test_garbage_is_collected_by_age(folder: Path, tmp_path: Path) -> None:
     assert pulled(tmp_path, "c") == 30
     with pytest.raises(ValueError, match="a day"):
         gc(Remote(folder), keep=3600)
+
+
+@pytest.mark.parametrize("moment", [1, 2])
+@pytest.mark.parametrize("kind", ["cache", "store"])
+def test_what_is_sent_again_during_a_collection_stays(
+    kind: str, moment: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A push sends objects again that nothing names, and names them, after the collection has read what is named."""
+    store = ws.RecordStore.create(tmp_path / "store", {"x": ws.Array("int64")})
+
+    def send() -> None:
+        if kind == "store":
+            store.push(folder)
+        else:
+            for host in ("a", "b"):
+                push(tmp_path, host, range(0))
+
+    if kind == "cache":
+        push(tmp_path, "a", range(10))
+        push(tmp_path, "b", range(10, 20))
+        retire(Remote(folder), verify(Remote(folder)).hosts[0].store)
+    else:
+        store.extend({"x": np.arange(10)})
+        send()
+        store.extend({"x": np.arange(10)})
+        send()
+        max(folder.rglob("heads/*/*.json")).unlink()  # as if the push had been interrupted before it
+    age(folder, 8)
+    name = "_needed" if kind == "cache" else "_named_in_store"
+    named, calls = getattr(upkeep, name), []
+
+    def named_and_then_pushed(*arguments: Any) -> Any:
+        found = named(*arguments)
+        calls.append(1)
+        if len(calls) == moment:
+            send()
+        return found
+
+    monkeypatch.setattr(upkeep, name, named_and_then_pushed)
+    gc(Remote(folder), keep=7 * DAY)
+    assert len(calls) >= moment
+    assert verify(Remote(folder), deep=True).ok
+    if kind == "cache":
+        assert pulled(tmp_path, "c") == 20
+    else:
+        assert len(ws.RecordStore.clone(folder, tmp_path / "clone")) == 20
 
 
 def test_nothing_is_collected_while_something_cannot_be_read(folder: Path, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ LEAST_KEEP = 24 * 3600.0
 STAGED_KEEP = 30 * 24 * 3600.0
 """The age in seconds of the last part of a staged write after which `gc` takes the write for a dead one."""
 _ID = re.compile(r"[0-9a-f]{8,}")  # the beginning of a store's id that names it
+_AT_ONCE = 200  # objects that `gc` looks at again and removes together
 _COLLECTED = re.compile(r"(chunks|sidecars|about|logs|packs)/[0-9a-f]{32,64}(\.hashes)?")
 
 
@@ -203,7 +204,8 @@ def _rewrite(objects: Objects, log: PartLog, parts: PushedParts, part: Part, kep
 
 
 def gc(remote: Remote, *, keep: float, dry_run: bool = False) -> Collected:
-    """Remove objects that nothing names and that are older than `keep` seconds. Safe beside pushes and readers.
+    """Remove objects that nothing names and that are older than `keep` seconds. Safe beside pushes and readers: a push
+    may send an object that nothing names again, and name it, so each is looked at again just before it is removed.
 
     The parts of a staged write stay until the last one that was sent is older than `STAGED_KEEP`.
 
@@ -215,22 +217,42 @@ def gc(remote: Remote, *, keep: float, dry_run: bool = False) -> Collected:
     if not keep >= LEAST_KEEP:
         raise ValueError(f"keep is {keep:,.0f} seconds; it must be a day at least: a push may be under way")
     with contextlib.closing(remote.open()) as objects:
+        log = PartLog(None)  # what others have signed, or not, is needed too
         now = objects.run(objects.clock_async())
-        entries = objects.entries()
-        expired: list[Entry] = []
-        if has_parts(objects):
-            parts = PartLog(None).read(objects)  # what others have signed, or not, is needed too
-            if parts.problems:
-                raise Damaged(f"{objects.location.url}: {parts.problems[0]}; repair it first, or retire the host")
-            needed = _needed(parts, objects)
-        else:
-            lists, expired = _staged_lists(entries, now - STAGED_KEEP)
-            needed = _named_in_store(objects, lists)
-        unused = [*_unused(entries, needed), *expired]
+        unused = _unnamed(objects, log, objects.entries(), now)
         old = [entry for entry in unused if entry.modified < now - keep]
         if not dry_run:
-            objects.delete(entry.name for entry in old)
+            groups = [old[first : first + _AT_ONCE] for first in range(0, len(old), _AT_ONCE)]
+            old = [entry for group in groups for entry in _remove(objects, log, group, now, keep)]
         return Collected(len(old), sum(entry.size for entry in old), len(unused) - len(old))
+
+
+def _unnamed(objects: Objects, log: PartLog, entries: Iterable[Entry], now: float) -> list[Entry]:
+    """The objects among some that nothing names. Those of staged writes must be among them.
+
+    Raises:
+        Damaged: something cannot be read.
+    """
+    if has_parts(objects):
+        parts = log.read(objects)
+        if parts.problems:
+            raise Damaged(f"{objects.location.url}: {parts.problems[0]}; repair it first, or retire the host")
+        return _unused(entries, _needed(parts, objects))
+    lists, expired = _staged_lists(entries, now - STAGED_KEEP)
+    return [*_unused(entries, _named_in_store(objects, lists)), *expired]
+
+
+def _remove(objects: Objects, log: PartLog, group: list[Entry], now: float, keep: float) -> list[Entry]:
+    """Remove the objects that still are old, and that still nothing names. Returns them."""
+    wanted = {entry.name: entry for entry in group}
+    unnamed = _unnamed(
+        objects, log, {**wanted, **{entry.name: entry for entry in objects.entries(STAGED)}}.values(), now
+    )
+    # After what names them was read: a push that sends one of them again later has not named it yet.
+    found = objects.run(objects.each(objects.entry_async, [entry.name for entry in unnamed if entry.name in wanted]))
+    old = [entry for entry in found if entry is not None and entry.modified < now - keep]
+    objects.delete(entry.name for entry in old)
+    return old
 
 
 def _needed(parts: PushedParts, objects: Objects) -> set[str]:
