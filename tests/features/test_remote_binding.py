@@ -1,6 +1,7 @@
 """One cache at a remote, filled by several hosts."""
 
 import logging
+import os
 import random
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from warmstore.errors import SchemaMismatch, StaleCache
 from warmstore.features.remote_binding import push_folder
 from warmstore.records.format.manifest import FORMAT
 from warmstore.records.index.sample_keys import as_keys
+from warmstore.replicate import attach as attach_module
 from warmstore.replicate.remote_copy import Remote
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
@@ -332,6 +334,68 @@ def test_what_a_host_has_put_stays_when_it_pulls(seed: int, tmp_path: Path) -> N
         cache.rebalance()
         check(cache)
         assert cache._session.version.entries == len(expected)
+
+
+@pytest.mark.parametrize("options", [{"read_only": True}, {"writer_ranks": [1]}])
+def test_who_stores_nothing_gets_what_others_have_pushed(options: dict[str, Any], tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'remote'}"
+    for first in (0, 100):
+        pushed = sorted((tmp_path / "remote").rglob("*"))
+        with ws.FeatureCache(url, "net", cache_dir=tmp_path / "b", **options) as cache:
+            assert len(cache) == first
+        assert sorted((tmp_path / "remote").rglob("*")) == pushed
+        with ws.FeatureCache(tmp_path / "a", "net") as other:
+            fill(other, range(first, first + 100))
+            other.push(tmp_path / "remote")
+        with ws.FeatureCache(url, "net", cache_dir=tmp_path / "b", **options) as cache:
+            assert has(cache, range(first + 100))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+def test_who_stores_nothing_and_has_no_local_folder_is_told_so(seen_by_all: Path) -> None:
+    with ws.FeatureCache(seen_by_all / "a", "net") as other:
+        fill(other, range(10))
+        other.push(seen_by_all / "remote")
+    program = """if True:
+        import os, sys
+        import warmstore as ws
+        from tests.features.test_remote_binding import has
+        os.setuid(65534)
+        with ws.FeatureCache(sys.argv[1], "net", cache_dir=sys.argv[2], read_only=True) as cache:
+            assert len(cache.get_batch([1, 2])[1]) == 2
+    """
+    command = [sys.executable, "-c", program, f"file://{seen_by_all / 'remote'}", str(seen_by_all / "b")]
+    done = warm.run(command, cwd=Path(__file__).parents[2], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Permission denied" in done.stderr
+    assert "is computed" in done.stderr
+
+
+@pytest.mark.parametrize("moment", ["create_chunk", "fetch_chunks", "new_entry"])
+def test_a_pull_while_another_process_rebalances(moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for host, first in (("a", 0), ("c", 100)):
+        with ws.FeatureCache(tmp_path / host, "net") as cache:
+            fill(cache, range(first, first + 100))
+            cache.push(tmp_path / "remote")
+    called, function = [0], getattr(attach_module, moment)
+
+    def rebalanced_first(*arguments: Any, **options: Any) -> Any:
+        called[0] += 1
+        if called[0] <= 3:
+            with ws.FeatureCache(tmp_path / "b", "net") as other:
+                other.rebalance(progress=False)
+        return function(*arguments, **options)
+
+    monkeypatch.setattr(attach_module, moment, rebalanced_first)
+    with ws.FeatureCache(tmp_path / "b", "net") as cache:
+        fill(cache, range(200, 300))
+        cache.flush()
+        assert cache.pull(tmp_path / "remote").records == 200
+        assert has(cache, range(300))
+        assert cache.pull(tmp_path / "remote").records == 0
+    with ws.FeatureCache(tmp_path / "b", "net") as cache:
+        assert has(cache, range(300))
+    assert called[0] > 3
 
 
 def test_a_bounded_cache_takes_nothing_away_from_a_remote(tmp_path: Path) -> None:

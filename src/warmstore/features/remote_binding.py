@@ -40,7 +40,7 @@ from warmstore.replicate.push_part import push_part
 from warmstore.replicate.record_store import RecordStore
 from warmstore.replicate.remote_copy import Remote, RemoteFiles, copy_folder, default_cache_dir
 from warmstore.replicate.remote_snapshot import read_heads
-from warmstore.storage.files import Files
+from warmstore.storage.files import Files, is_read_only
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.registry import STORE, register
 
@@ -122,7 +122,7 @@ def _store_for(version: OpenVersion, manifest: Manifest) -> LocalStore:
     """The store of a version. A version without one gets a store with the fields of another host's manifest."""
     store = version.settled_store()
     if store is None:
-        if not version.writes:
+        if not version.writes and version.remote is None:
             raise ReadOnly(f"the cache {version.path} is only read by this process; open it for writing to pull")
         with contextlib.suppress(StoreExists):
             version.path.parent.mkdir(parents=True, exist_ok=True)
@@ -158,10 +158,14 @@ class RemoteBinding:
         return RemoteFiles(self.remote.below(name), self._cache_size, self._cache_dir)
 
     def pull_now(self, version: OpenVersion) -> None:
-        """`pull`. If the remote fails, the local rows are used."""
+        """`pull`. If the remote fails, the local rows are used; a process that stores nothing needs no local folder."""
         try:
             pull(version, self.remote.below(version.path.name), False)
         except (RemoteError, Damaged) as error:
+            self.failed(error)
+        except OSError as error:
+            if version.writes or not is_read_only(error) or isinstance(error, NotTrusted):
+                raise
             self.failed(error)
 
     def push_now(self, version: OpenVersion) -> None:

@@ -8,15 +8,16 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from warmstore.errors import Damaged, SchemaMismatch
+from warmstore.errors import Damaged, NotAStore, SchemaMismatch
 from warmstore.records.format.chunk_names import chunk_numbers, chunk_path
 from warmstore.records.format.generation_log import open_log
-from warmstore.records.format.manifest import read_manifest
-from warmstore.records.log.commit_log import Log
+from warmstore.records.format.manifest import Manifest, read_manifest
+from warmstore.records.log.commit_log import GenerationClosed, Log
 from warmstore.records.log.log_entries import ADOPTED, EVICTED, NOWHERE, last_chunk, new_entry
 from warmstore.records.write.upgrade import upgrade
 from warmstore.remote.objects import Objects
@@ -70,14 +71,57 @@ def attach(
         return PullResult(0, 0, 0)
     if part.manifest.fields != local.fields:
         raise SchemaMismatch(f"{part.name} has other fields, or another codec, than {path}; only equal caches can join")
-    seed = part.manifest.seed
-    chunks = size = records = damaged = 0
+    attachment = _Attachment(path, part, objects, files, numbers, keep_remote, room, progress)
     with file_lock(lock_path(path / STAGING), files):
         upgrade(path, files)  # earlier versions cannot read adopted chunks
-        manifest = read_manifest(path, files)
-        folder = path / manifest.generation_folder
-        with open_log(path, manifest, files, write=True) as log:
-            wanted = _wanted(log, part, numbers)
+        while True:
+            manifest = read_manifest(path, files)
+            try:
+                attachment.adopt(manifest)
+                break
+            except (GenerationClosed, NotAStore, FileNotFoundError):
+                if read_manifest(path, files).generation == manifest.generation:
+                    raise
+                # Another process has rebalanced the store. What was adopted before is in the next generation, too.
+        with contextlib.suppress(OSError):  # under the lock: another process may fetch into it next
+            files.remove_folder(path / STAGING)
+    sizes = attachment.sizes
+    return PullResult(len(sizes), sum(sizes.values()), attachment.records, len(attachment.damaged))
+
+
+@dataclass
+class _Attachment:
+    """One call of `attach`, with its arguments and what it has done.
+
+    sizes: bytes of the adopted chunks, by number. records: their rows. damaged: numbers of chunks that were left out.
+    """
+
+    path: Path
+    part: Part
+    objects: Objects
+    files: Files
+    numbers: Collection[int] | None
+    keep_remote: Keep | None
+    room: Reserve | None
+    progress: bool | None
+    sizes: dict[int, int] = field(default_factory=dict)
+    records: int = 0
+    damaged: set[int] = field(default_factory=set)
+
+    def adopt(self, manifest: Manifest) -> None:
+        """Adopt the chunks in one generation of the store.
+
+        Raises:
+            GenerationClosed, NotAStore, FileNotFoundError: the store may be in another generation now.
+        """
+        path, part, objects, files = self.path, self.part, self.objects, self.files
+
+        def superseded() -> bool:
+            return read_manifest(path, files).generation > manifest.generation
+
+        seed, folder = part.manifest.seed, path / manifest.generation_folder
+        with open_log(path, manifest, files, write=True, superseded=superseded) as log:
+            wanted = [number for number in _wanted(log, part, self.numbers) if number not in self.sizes]
             for group in _groups(wanted):
                 found = objects.run(objects.each(lambda number: _sidecar(objects, part, number), group))
                 for number, data in zip(group, found, strict=True):
@@ -87,14 +131,14 @@ def attach(
                             raise Damaged(str(data))  # `data` would keep this frame
                         assert chunk.sidecar is not None
                         sidecar = Sidecar.parse(data, chunk.sidecar, chunk.size)
-                        with room(chunk.size) if room is not None else contextlib.nullcontext():
+                        with self.room(chunk.size) if self.room is not None else contextlib.nullcontext():
                             local_number = create_chunk(folder, log, files)
-                            if keep_remote is not None:
-                                keep_remote(folder, local_number, chunk, data)
+                            if self.keep_remote is not None:
+                                self.keep_remote(folder, local_number, chunk, data)
                             else:
                                 staging = path / STAGING / f"{seed:016x}-{number}"
                                 _stage_sidecar(staging, data, files)
-                                fetch_chunks(staging, {0: chunk}, objects, files, progress)
+                                fetch_chunks(staging, {0: chunk}, objects, files, self.progress)
                                 files.rename(chunk_path(staging, 0), chunk_path(folder, local_number))
                                 files.remove_folder(staging)
                                 files.sync_folder(folder)
@@ -104,14 +148,12 @@ def attach(
                             log.append_all(np.concatenate((adopted, entries)))
                     except Damaged as error:
                         _log.warning("%s; chunk %d of %s is left out", error, number, part.name)
-                        damaged += 1
+                        self.damaged.add(number)
                         if local_number != NOWHERE:
                             files.remove(chunk_path(folder, local_number))
                         continue
-                    chunks, size, records = chunks + 1, size + chunk.size, records + sidecar.rows
-        with contextlib.suppress(OSError):  # under the lock: another process may fetch into it next
-            files.remove_folder(path / STAGING)
-    return PullResult(chunks, size, records, damaged)
+                    self.sizes[number] = chunk.size
+                    self.records += sidecar.rows
 
 
 def _wanted(log: Log, part: Part, numbers: Collection[int] | None) -> list[int]:

@@ -187,7 +187,7 @@ class OpenVersion:
         Raises:
             ReadOnly: this process must write to the store, and cannot.
         """
-        if not self._read_only:
+        if not self._read_only or self.remote is not None:  # what comes from a remote is written to the local folder
             try:
                 writing = WriteOptions.of(**self._writing())
                 store = LocalStore._open_folder(self.path, "a", writing=writing, files=self.files)
@@ -393,7 +393,7 @@ class OpenVersion:
 
     def _pull_remote(self) -> None:
         """Pull the samples of other hosts, if the remote answers."""
-        if self.remote is not None and not self._read_only:
+        if self.remote is not None:
             self.remote.pull_now(self)
 
     def settled_store(self) -> LocalStore | None:
