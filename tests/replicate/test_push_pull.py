@@ -167,6 +167,27 @@ def test_another_store_is_refused(url: str, tmp_path: Path) -> None:
         ws.RecordStore.clone(f"{url}/nothing", tmp_path / "c")
 
 
+def test_of_two_stores_that_are_first_pushed_at_once_one_is_refused(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(tmp_path / "a", 50) as one, make(tmp_path / "b", 50) as other:
+        write_head = push.write_head
+
+        def other_first(*arguments: Any) -> bool:
+            monkeypatch.setattr(push, "write_head", write_head)
+            other.push(url)
+            return write_head(*arguments)
+
+        monkeypatch.setattr(push, "write_head", other_first)
+        for _ in range(2):
+            with pytest.raises(Diverged, match="another store"):
+                one.push(url)
+        add(other, 50)
+        assert other.push(url).chunks
+    ws.RecordStore.clone(url, tmp_path / "c").close()
+    check(tmp_path / "c", tmp_path / "b")
+
+
 def test_chunks_of_live_writers_wait(at_s3: str, tmp_path: Path) -> None:
     with make(tmp_path / "a", 100) as store, ws.RecordStore.open(tmp_path / "a", "a") as writer:
         writer.extend(batch(100, 50))

@@ -72,8 +72,8 @@ def push(
         entries = local.finished
         head = next((head for head in heads if head.manifest.id == local.manifest.id), None)
         check_kind(heads, objects)
-        if head is None and heads:
-            raise Diverged(f"{objects.location.url} holds another store than {path}; push it to a URL of its own")
+        if any(other is not head for other in heads):
+            raise _other_store(path, objects)
         in_log = set(entries["chunk"].tolist())
         numbers = [chunk for chunk in local.ends if chunk in in_log and chunk not in local.waiting]
         log = entries.tobytes()
@@ -97,13 +97,20 @@ def push(
         new_head = RemoteSnapshot(name, sequence, False, local.manifest, log, chunks, local.numbers)
         write_note(path, objects, new_head, files, coming=True)
         if write_head(objects, new_head):
-            if not objects.is_conditional:
-                read_heads(objects)  # raises if another process pushed at the same time
+            if head is None or not objects.is_conditional:
+                heads = read_heads(objects)  # raises if another process pushed at the same time
+                if any(other.manifest.id != local.manifest.id for other in heads):
+                    objects.delete([name])  # of two first pushes of different stores at least one does so
+                    raise _other_store(path, objects)
             write_note(path, objects, new_head, files)
             with contextlib.suppress(WarmstoreError):  # the push is complete; removing may not be permitted
                 objects.run(remove_older_heads(objects, local.manifest.id))
             return result
     raise Diverged(f"other processes keep pushing to {objects.location.url}, or rebalancing {path}; try again later")
+
+
+def _other_store(path: Path, objects: Objects) -> Diverged:
+    return Diverged(f"{objects.location.url} holds another store than {path}; push it to a URL of its own")
 
 
 def _send(
