@@ -117,7 +117,7 @@ class IndexedStore(KeyedStore):
         leaves = [name for name in self.store.fields if name != self.key]
         keys, *columns = map(without_absent, self.store._gatherer.read_rows([self.key, *leaves], rows))
         last = self.find_last(keys_of(keys))
-        counts = (last <= rows) & (_are_own(self.store, rows) | (last == rows) | (last < 0))
+        counts: Bools = (last <= rows) & (_are_own(self.store, rows) | (last == rows) | (last < 0))
         return counts & ~bad_rows(len(rows), keys, *columns)
 
     def live(self, first: int, last: int) -> Keys:

@@ -62,7 +62,11 @@ def _push_store(store: Path, remote: Remote, verify: bool, progress: bool | None
         if any(part.manifest.metadata.get("kind") not in KINDS for part in parts.parts):
             raise StaleCache(f"{remote!r} holds no samples of a pipeline; push to another URL")
         send = functools.partial(
-            *(push_part, store, objects, Files(), log, parts), forget_evicted=True, verify=verify, progress=progress
+            push_part,
+            *(store, objects, Files(), log, parts),
+            forget_evicted=True,
+            verify=verify,
+            progress=progress,
         )
         for _ in range(_TRIES):
             # A process that fills the tier may evict a chunk meanwhile.
