@@ -279,6 +279,22 @@ def test_what_was_put_last_by_two_processes_at_a_url(tmp_path: Path) -> None:
         assert again._session.version.entries == rows
 
 
+@pytest.mark.parametrize("where", ["folder", "url"])
+def test_what_another_process_has_put_last_is_pushed(where: str, tmp_path: Path) -> None:
+    """By one that has not looked for its rows."""
+    url, options = f"file://{tmp_path / 'remote'}", {"cache_dir": tmp_path / "a"} if where == "url" else {}
+    place = url if where == "url" else tmp_path / "a"
+    with ws.FeatureCache(place, "net", **options) as first, ws.FeatureCache(place, "net", **options) as second:
+        for cache, ids, value in ((first, [900], 0.0), (second, [1, 2], 1.0), (first, [1], 2.0)):
+            cache.put_batch(ids, ones(*[value] * len(ids)))
+            cache.flush()
+        first._session.version.settled_store()  # as another process ends that cannot push
+        second.push(url)
+        with ws.FeatureCache(tmp_path / "b", "net") as other:
+            other.pull(url)
+            assert other[1].tolist() == [2.0] * 4
+
+
 def test_a_folder_is_pushed_with_the_last_values(tmp_path: Path) -> None:
     """As `warmstore store push` does."""
     remote = Remote(tmp_path / "remote").below("net")
