@@ -310,6 +310,22 @@ def test_a_commit_that_failed_at_any_operation_is_repeated(append: bool, tmp_pat
     assert failed > 10
 
 
+@pytest.mark.parametrize("append", [False, True])
+def test_a_part_that_is_given_twice_stays(append: bool, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    if append:
+        ws.RecordStore.create(path, FIELDS).close()
+    with ws.StagedWrite(path, append=append, fields=FIELDS) as write:
+        part = stage(write, 100)
+        with pytest.raises(FileNotFoundError):
+            write.commit([part, part])
+        write.commit([part])
+    assert numbers(path) == expected(100)
+    with ws.RecordStore.open(path) as store:
+        assert store.verify().ok
+        assert len(list((path / "g0001").glob("*.arrow"))) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.forks
 @pytest.mark.parametrize("append", [False, True])

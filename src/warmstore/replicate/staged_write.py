@@ -132,8 +132,7 @@ class StagedWrite:
             StoreExists: another process created a store at the target.
             Diverged: another process pushed to the URL.
             Damaged: chunks of a part are gone from the URL. Nothing is committed: write that part again.
-            WriteFailed: nothing is committed, and the parts are as they were: call `commit` again before the `with`
-                ends, which removes them after an error.
+            WriteFailed: nothing is committed. Call `commit` again before the `with` ends, which removes the parts.
             RemoteUnavailable, RemoteRefused: all of the parts are committed, where an answer was lost, or none. Call
                 `commit` again with the same parts, also after the `with` or `abort`: it commits them once.
             ValueError: some of these parts are committed at the URL already, and others are not.
@@ -235,7 +234,7 @@ class _Folder:
         create_folder(draft, manifest, files)
         with uninterrupted(), contextlib.ExitStack() as undo:
             _adopt(draft, manifest, parts, files, undo)
-            undo.callback(_move_back, self.path, draft, files)
+            undo.callback(_take_back, self.path, draft, files)
             publish(draft, self.path, files)
             undo.pop_all()
         register(STORE, self.path)
@@ -257,12 +256,10 @@ def _remove_dead(target: Path, files: Files) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _move_back(target: Path, source: Path, files: Files) -> None:
-    """Undo a move, or what was created for one that failed."""
-    if not source.exists():
-        files.rename(target, source)
-    elif target.is_file():
-        files.remove(target)
+def _take_back(path: Path, draft: Path, files: Files) -> None:
+    """Let a store that was published be the draft again, unless it is."""
+    if not draft.exists():
+        files.rename(path, draft)
 
 
 def _adopt(path: Path, manifest: Manifest, parts: list[StagedPart], files: Files, undo: contextlib.ExitStack) -> None:
@@ -278,8 +275,12 @@ def _adopt(path: Path, manifest: Manifest, parts: list[StagedPart], files: Files
             for number in part.sizes:
                 local_number = create_chunk(folder, log, files)
                 staged, moved = part_chunk(part, number), chunk_path(folder, local_number)
-                undo.callback(_move_back, moved, staged, files)
-                files.rename(staged, moved)
+                try:
+                    files.rename(staged, moved)
+                except OSError:
+                    files.remove(moved)
+                    raise
+                undo.callback(files.rename, moved, staged)
                 added += _adopted(part, number, local_number)
         files.sync_folder(folder)
         if added:
