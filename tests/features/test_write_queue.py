@@ -179,6 +179,56 @@ def test_flush_waits_for_the_writer(sink):
     blocks.stop()
 
 
+@pytest.mark.parametrize("background", [False, True])
+def test_a_queue_that_is_being_closed_takes_no_blocks(sink, background):
+    blocks = WriteBehindQueue(sink.commit, flush_every=10_000, limit=10**9, background=background)
+    blocks.put(block(0))
+    with blocks.closing():
+        with pytest.raises(ws.Closed):
+            blocks.put(block(4))
+        blocks.flush(sink.commit)
+    assert (sink.samples, len(blocks)) == (4, 0)
+    with pytest.raises(ws.Closed):
+        blocks.put(block(8))
+
+
+def test_a_queue_whose_closing_failed_takes_blocks_again(sink):
+    blocks = WriteBehindQueue(sink.commit, flush_every=10_000, limit=10**9, background=True)
+    with pytest.raises(OSError, match="full"), blocks.closing():
+        raise OSError(errno.ENOSPC, "full")
+    blocks.put(block(0))
+    with blocks.closing():
+        blocks.flush(sink.commit)
+        with pytest.raises(ws.Closed), blocks.closing():  # another thread's, which comes too late
+            raise ws.Closed("too late")
+        with pytest.raises(ws.Closed):
+            blocks.put(block(4))
+    assert (sink.samples, len(blocks)) == (4, 0)
+
+
+def test_a_thread_that_waits_for_room_is_told_of_the_closing(sink):
+    blocks = WriteBehindQueue(sink.commit, flush_every=10_000, limit=1_000, background=True)
+    sink.gate.clear()
+    blocks.put(block(0))
+    raised = []
+
+    def put():
+        with pytest.raises(ws.Closed) as error:
+            blocks.put(block(4))
+        raised.append(error)
+
+    thread = threading.Thread(target=put, daemon=True)
+    thread.start()
+    sink.entered.wait()  # there is no room, and the first block is being written
+    with blocks.closing():
+        thread.join(60)
+        sink.gate.set()
+        blocks.stop()
+        blocks.flush(sink.commit)
+    assert len(raised) == 1
+    assert (sink.samples, len(blocks)) == (4, 0)
+
+
 def test_failed_background_write_reaches_the_caller_and_keeps_all(sink):
     blocks = WriteBehindQueue(sink.commit, flush_every=4, limit=10**9, background=True)
     sink.error = OSError(errno.ENOSPC, "full")
@@ -308,8 +358,39 @@ class TestFullDisk:
         with pytest.raises(ws.WriteFailed):
             cache.close()
         disk.full = False
+        cache.put_batch([3], torch.ones(1))
         cache.close()
-        assert len(ws.FeatureCache(tmp_path, "id")) == 3
+        assert len(ws.FeatureCache(tmp_path, "id")) == 4
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_samples_put_while_another_thread_closes_are_stored_or_refused(tmp_path, asynchronous, monkeypatch):
+    """The thread has found the cache open, and puts its samples after the last flush."""
+    cache = ws.FeatureCache(tmp_path, "id", async_write=asynchronous)
+    cache.put_batch([0], torch.ones(1))
+    entered, closed, refused = threading.Event(), threading.Event(), []
+    put = WriteBehindQueue.put
+
+    def stopped(blocks, block):
+        entered.set()
+        closed.wait()
+        put(blocks, block)
+
+    def work():
+        with pytest.raises(ws.Closed, match="closed"):
+            cache.put_batch([1], torch.ones(1))
+        refused.append(1)
+
+    monkeypatch.setattr(WriteBehindQueue, "put", stopped)
+    thread = threading.Thread(target=work)
+    thread.start()
+    entered.wait()
+    cache.close()
+    closed.set()
+    thread.join()
+    assert refused == [1]
+    with ws.FeatureCache(tmp_path, "id", read_only=True) as found:
+        assert list(found) == [0]
 
 
 class TestForgotten:

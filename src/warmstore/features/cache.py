@@ -228,7 +228,7 @@ class FeatureCache(SampleMapping, Closeable):
         Raises:
             BadIds, BadIdType: invalid ids, or not one per output.
             SchemaMismatch: outputs that do not fit the cache; nothing of the batch is stored.
-            ReadOnly: the cache was opened with read_only=True.
+            ReadOnly: the cache was opened with read_only=True. Closed: it is closed; nothing of the batch is stored.
             WriteFailed: an earlier write in the background failed; its samples are still pending.
         """
         keys = as_keys(ids)
@@ -431,11 +431,12 @@ class FeatureCache(SampleMapping, Closeable):
         """
         if self.closed:
             return
-        self._session.blocks.stop()
-        self.flush()
-        for other in self._others.values():
-            other.close()
-        self._session.version.close()
+        with self._session.blocks.closing():
+            self._session.blocks.stop()
+            self.flush()
+            for other in list(self._others.values()):
+                other.close()
+            self._session.version.close()
         self.closed = True
         self._unregister()
 

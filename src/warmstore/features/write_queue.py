@@ -8,12 +8,13 @@ import bisect
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from warmstore.errors import SchemaMismatch, StaleCache
+from warmstore.errors import Closed, SchemaMismatch, StaleCache
 from warmstore.features.outputs.leaves import Leaf, nbytes_of
 from warmstore.records.index.sample_keys import Keys
 from warmstore.storage.interrupts import uninterrupted
@@ -76,6 +77,7 @@ class WriteBehindQueue:
         self._in_commit: dict[bytes, int] = {}
         self._samples = 0
         self.nbytes = 0
+        self._closing = 0  # calls of `closing` that have begun and have not raised
         self._wanted = False  # start a commit before `flush_every` samples wait
         self._error: BaseException | None = None  # of a commit in the background
         self._lost: BaseException | None = None  # of a commit in the background that dropped blocks
@@ -105,17 +107,20 @@ class WriteBehindQueue:
         """Accept a block; wait while the queue is full.
 
         Raises:
+            Closed: the queue is closed, or is being closed. The block was not accepted.
             Exception: raised by the last commit in the background. The block was accepted, unless the queue is full.
         """
         packed = block.keys.packed
         with self._changed:
-            while self._background and self._queue and self.nbytes + block.nbytes > self._limit:
+            while self._background and self._queue and self.nbytes + block.nbytes > self._limit and not self._closing:
                 self._raise_locked()
                 self._start()
                 self._wanted = True
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._error is not None or not self._wanted)
+                self._changed.wait_for(lambda: self._error is not None or not self._wanted or self._closing)
             with uninterrupted():
+                if self._closing:
+                    raise Closed("the cache was closed before it took these samples; open it again with FeatureCache")
                 # In this order, an error (there may be no memory) leaves no key with the number of another sample.
                 first = self._accepted
                 self._accepted += len(block)
@@ -149,6 +154,24 @@ class WriteBehindQueue:
                 raise lost
         finally:
             del lost  # else it would keep this frame, and those of the callers
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Take no more blocks from here on, unless the context raises: then take blocks again.
+
+        Every block that was accepted before is in the queue, so that a flush in this context commits it.
+        """
+        begun = 0
+        try:
+            with uninterrupted(), self._changed:
+                self._closing += 1
+                begun = 1
+                self._changed.notify_all()
+            yield
+        except BaseException:
+            with uninterrupted(), self._changed:
+                self._closing -= begun
+            raise
 
     def stop(self) -> None:
         """End the thread. Pending blocks stay. Where the wait is interrupted, the thread ends later."""
