@@ -25,6 +25,70 @@ class Box:
     size: Any = 3
 
 
+class Doubled(namedtuple("Doubled", "x y")):
+    def __new__(cls, x: Any, y: Any) -> Any:
+        return super().__new__(cls, 2 * x, y)
+
+
+@dataclasses.dataclass
+class Halved:
+    x: float
+    norm: float = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.x /= 2
+        self.norm = abs(self.x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    x: Any
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    x: Any
+    y: Any = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FrozenSlotted(Frozen):
+    y: Any = 0
+
+
+@dataclasses.dataclass(slots=True)
+class TwiceSlotted(Slotted):
+    z: Any = 0
+
+
+@dataclasses.dataclass(init=False)
+class OtherOrder:
+    x: Any
+    y: Any
+
+    def __init__(self) -> None:
+        self.y, self.x = 1, 2
+
+
+@dataclasses.dataclass
+class ModelOutput(OrderedDict[str, Any]):
+    """As transformers has them: fields that are not None are items, too."""
+
+    logits: Any = None
+    states: Any = None
+    loss: Any = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) is not None:
+                self[field.name] = getattr(self, field.name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self and value is not None:
+            super().__setitem__(name, value)
+        super().__setattr__(name, value)
+
+
 def flatten(value: Any, path: str = "") -> TreeSpec:
     container = opened(value)
     if container is None:
@@ -115,6 +179,75 @@ def test_classes_that_the_program_lacks(monkeypatch: pytest.MonkeyPatch) -> None
     assert (type(found).__name__, found.x, found.y) == ("Point", 1, 2)
     with pytest.raises(UnsupportedType, match="is a Box; import"):
         container_of(box, [1, 2])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Doubled(1, 2), Halved(3.0), Frozen(1), Slotted(1), FrozenSlotted(1, 2), TwiceSlotted(1, 2, 3), OtherOrder()],
+    ids=repr,
+)
+def test_constructors_do_not_run_again(value: Any) -> None:
+    container = opened(value)
+    assert container is not None
+    found = container_of(json.loads(json.dumps(flatten(value))), container.children)
+    assert type(found) is type(value)
+    assert found == value
+
+
+def with_states_of_later() -> ModelOutput:
+    value = ModelOutput(1)
+    value.states = 5
+    return value
+
+
+@pytest.mark.parametrize(
+    "value", [ModelOutput(), ModelOutput(1, None, 2), ModelOutput(states=2), with_states_of_later()], ids=repr
+)
+def test_outputs_of_transformers_come_back(value: ModelOutput) -> None:
+    container = opened(value)
+    assert container is not None
+    found = container_of(json.loads(json.dumps(flatten(value))), container.children)
+    assert type(found) is ModelOutput
+    assert (list(found.items()), vars(found)) == (list(value.items()), vars(value))
+    found["logits"] = 7
+    assert found["logits"] == 7
+
+
+def with_attribute(value: Any) -> Any:
+    value.extra = 1
+    return value
+
+
+def with_item_of_earlier() -> ModelOutput:
+    value = ModelOutput(1, 2)
+    value.states = None
+    return value
+
+
+class Open(namedtuple("Open", "x y")):
+    """May have attributes beside its parts."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        with_attribute(Open(1, 2)),
+        with_attribute(Halved(2.0)),
+        with_attribute(ModelOutput(1)),
+        with_item_of_earlier(),
+    ],
+    ids=repr,
+)
+def test_state_beside_the_fields_is_refused(value: Any) -> None:
+    with pytest.raises(UnsupportedType, match=r"a/0 is a .* with other state than its fields"):
+        flatten({"a": [value]})
+
+
+def test_a_dataclass_that_has_other_fields_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = flatten(Box(1, 2))
+    monkeypatch.setattr(sys.modules[__name__], "Box", Frozen)
+    with pytest.raises(UnsupportedType, match=r"\['corner', 'size'\], which now has \['x'\]"):
+        container_of(spec, [1, 2])
 
 
 def test_a_dataclass_of_a_function_is_refused_by_its_path() -> None:

@@ -1,7 +1,7 @@
 """F3: what a module returns comes back as it was, from a hit as from a miss."""
 
 from collections import OrderedDict, namedtuple
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,25 @@ Pair = namedtuple("Pair", ["left", "right"])
 class Boxes:
     corners: torch.Tensor
     name: str
+
+
+class Scaled(namedtuple("Scaled", ["mean", "std"])):
+    """Its constructor doubles what it is given."""
+
+    def __new__(cls, mean: torch.Tensor, std: torch.Tensor) -> Any:
+        return super().__new__(cls, mean, 2 * std)
+
+
+@dataclass
+class Halved:
+    """Its constructor halves what it is given, and computes more."""
+
+    logits: torch.Tensor
+    norm: torch.Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.logits = self.logits / 2
+        self.norm = self.logits.norm(dim=1)
 
 
 def bits_of(tensor: torch.Tensor) -> Any:
@@ -63,6 +82,8 @@ OUTPUTS = {
     "layers": lambda x: [x, x * 2, x[:, 0]],
     "namedtuple": lambda x: Pair(x, x > 0),
     "dataclass": lambda x: Boxes(x, "boxes"),
+    "dataclass whose constructor computes": Halved,
+    "namedtuple whose constructor computes": lambda x: Scaled(x, x),
     "return type of torch": lambda x: torch.max(x, 1),
     "nested": lambda x: {"a": [(x, {"b": Pair(x.half(), [x])})], "c": (None,)},
     "constants": lambda x: (x, None, "text", 3, 2.5, True, {"k": 1}),
@@ -98,6 +119,16 @@ def test_hit_equals_miss(cached, name):
     same(again(longer, cache_ids=[8, 9, 0, 1, 2, 3, 4]), function(longer))  # two misses, five hits
     assert again.rows == [2]
     again.cache.close()
+
+
+def test_attributes_beside_the_fields_are_refused(cached):
+    def function(x):
+        output = Boxes(x, "boxes")
+        output.extra = x * 2
+        return output
+
+    with pytest.raises(ws.UnsupportedType, match=r"output is a Boxes with other state .*: \['extra'\]"):
+        cached(function)(torch.ones(3, 2), cache_ids=range(3))
 
 
 def test_hits_are_contiguous_and_writable(cached):

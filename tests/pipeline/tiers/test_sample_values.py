@@ -139,7 +139,7 @@ def test_refused(value: Any) -> None:
 
 
 class Shifted(namedtuple("Shifted", "x y")):
-    """Is not what its parts make: x is one larger."""
+    """Its constructor makes x larger by one."""
 
     def __new__(cls, x: int, y: int) -> Any:
         return super().__new__(cls, x + 1, y)
@@ -174,14 +174,14 @@ def with_attribute(value: Any) -> Any:
 
 @pytest.mark.parametrize(
     "value",
-    [Shifted(1, 2), with_attribute(Open(1, 2)), Mixed(1), Output(1), with_attribute(torch.ones(1))],
+    [with_attribute(Open(1, 2)), Mixed(1), Output(1), with_attribute(torch.ones(1))],
 )
 def test_values_with_other_state_than_their_parts_are_refused(value: Any) -> None:
     with pytest.raises(UnsupportedType):
         flatten(value)
 
 
-@pytest.mark.parametrize("value", [Open(1, 2), Plain(1, "a")])
+@pytest.mark.parametrize("value", [Open(1, 2), Plain(1, "a"), Shifted(1, 2)])
 def test_named_tuples_with_methods_of_their_own(value: Any) -> None:
     assert same(value, from_bytes(to_bytes(*flatten(value))))
 

@@ -9,7 +9,6 @@ order they are met. A part that occurs twice is restored as one object. Arrays t
 buffer, so that writing to one changes the others as before.
 """
 
-import dataclasses
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from warmstore.pipeline.tiers.sample_spec import INFERENCE, MARKED, NUMBERS, Tak
 from warmstore.records.format.array_interop import is_tensor, to_numpy
 from warmstore.records.format.fields import dtype_name, numpy_dtype
 from warmstore.tree.containers import opened, under
+from warmstore.tree.named_parts import names_of_parts
 from warmstore.tree.shared_buffers import Member, share
 from warmstore.tree.type_names import find_type, type_name
 
@@ -213,23 +213,16 @@ def _flatten_container(value: Any, path: str, flat: _Flat) -> TreeSpec:
 
 def _is_found_again(value: Any) -> bool:
     """Whether a value is a plain namedtuple or dataclass whose class is found by its name."""
-    is_named = bool(names_of_parts(value)) and not isinstance(value, list)
-    return is_named and find_type(*type_name(type(value))) is type(value)
+    return has_plain_parts(value) and find_type(*type_name(type(value))) is type(value)
 
 
-def names_of_parts(value: Any) -> list[str]:
-    """Names of a namedtuple's or dataclass's parts; [] if it has other state, or is not made of its parts alone."""
-    kind = type(value)
-    if isinstance(value, tuple):
-        own = next((at for at, base in enumerate(kind.__mro__) if tuple in base.__bases__), 0)
-        is_made_otherwise = any("__new__" in vars(base) for base in kind.__mro__[:own])
-        return [] if is_made_otherwise or getattr(value, "__dict__", None) else list(getattr(value, "_fields", ()))
-    if not dataclasses.is_dataclass(value) or isinstance(value, type) or not hasattr(value, "__dict__"):
-        return []
-    if any("__new__" in vars(base) for base in kind.__mro__[:-1]) or slots_of(kind):
-        return []
-    names = [field.name for field in dataclasses.fields(value)]
-    return names if list(vars(value)) == names else []
+def has_plain_parts(value: Any) -> bool:
+    """Whether a value is a namedtuple, or a dataclass whose fields are its attributes, in order, and all of its
+    state."""
+    names = names_of_parts(value)
+    if not names or isinstance(value, dict) or slots_of(type(value)):
+        return False
+    return isinstance(value, tuple) or list(getattr(value, "__dict__", ())) == names
 
 
 def _flatten_array(kind: str, array: Any, path: str, flat: _Flat) -> TreeSpec:

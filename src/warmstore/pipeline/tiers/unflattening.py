@@ -24,6 +24,7 @@ from warmstore.pipeline.tiers.sample_spec import (
 )
 from warmstore.records.format.array_interop import to_torch
 from warmstore.records.format.fields import numpy_dtype
+from warmstore.tree.named_parts import blank, give_parts
 from warmstore.tree.type_names import find_type
 
 
@@ -150,9 +151,9 @@ class Unflattener:
         if cls is None:
             raise Undecodable(f"a cached value is a {'.'.join(rest[0])}, which is not found; import its module")
         if issubclass(cls, tuple):
-            return cls(*map(self.join, rest[-1]))
-        made = self._part(object.__new__(cls))  # its constructor does not run
-        vars(made).update(zip(rest[1], map(self.join, rest[-1]), strict=True))
+            return tuple.__new__(cls, map(self.join, rest[-1]))
+        made = self._part(blank(cls))
+        give_parts(made, rest[1], map(self.join, rest[-1]))
         return made
 
     def _join_objects(self, spec: TreeSpec) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 
 from warmstore.pipeline.encoders.held import held_by
 from warmstore.pipeline.encoders.registry import REGISTRY
-from warmstore.pipeline.tiers.flattening import names_of_parts
+from warmstore.pipeline.tiers.flattening import has_plain_parts
 from warmstore.records.format.array_interop import is_tensor
 from warmstore.storage.memory.buffer_pool import Lease
 
@@ -159,7 +159,7 @@ class ReachableObjects:
         if is_tensor(at):
             self._enter_storage(at)
             return []
-        return list(vars(at).values()) if names_of_parts(at) else []
+        return list(vars(at).values()) if has_plain_parts(at) else []
 
     def _enter_storage(self, tensor: Any) -> None:
         """Record references that Python does not count: tensor to storage, view to viewed tensor."""
@@ -243,4 +243,4 @@ def _can_be_written(part: Any) -> bool:
     encoder = REGISTRY.of(type(part))
     if encoder is not None:
         return encoder.is_mutable
-    return isinstance(part, list | dict | set | bytearray) or bool(names_of_parts(part))
+    return isinstance(part, list | dict | set | bytearray) or has_plain_parts(part)
