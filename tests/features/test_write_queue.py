@@ -13,8 +13,10 @@ import torch
 from tests.faults.failing_lines import fails_at
 
 import warmstore as ws
+from warmstore.features.keyed import cache_session
 from warmstore.features.outputs.leaves import Leaf
 from warmstore.features.write_queue import Block, WriteBehindQueue
+from warmstore.records import local_store
 from warmstore.records.index.sample_keys import as_keys
 from warmstore.storage.files import Files
 
@@ -264,6 +266,46 @@ def test_what_never_fits_is_given_up_and_told(sink, background):
     assert blocks.nbytes == 0
 
 
+@pytest.mark.parametrize("background", [False, True])
+def test_a_block_that_is_refused_is_dropped_alone(sink, background):
+    blocks = WriteBehindQueue(sink.commit, flush_every=12, limit=10**9, background=background)
+    gate = threading.Event()
+
+    def commit(given, commit=sink.commit):
+        gate.wait()
+        for each in given:
+            with blocks.refusing():
+                if each.keys.packed[0] == block(4).keys.packed[0]:
+                    raise ws.UnsupportedType("never fits")
+                commit([each])
+
+    blocks._commit = lambda: commit
+    blocks.put(block(0))
+    blocks.put(block(4))
+    if background:
+        blocks.put(block(8))
+        gate.set()
+        with pytest.raises(ws.UnsupportedType, match="never fits"):
+            blocks.flush(commit)
+    else:
+        gate.set()
+        with pytest.raises(ws.UnsupportedType, match="never fits"):
+            blocks.put(block(8))
+    assert (sink.samples, len(blocks), blocks.nbytes) == (8, 0, 0)
+    blocks.put(block(4))
+    blocks.put(block(12))
+    sink.error = OSError(errno.ENOSPC, "full")
+    with pytest.raises(OSError, match="full"):
+        blocks.flush(commit)
+    assert len(blocks) == 8
+    sink.error = None
+    with pytest.raises(ws.UnsupportedType, match="never fits"):
+        blocks.flush(commit)
+    assert (sink.samples, len(blocks)) == (12, 0)
+    blocks.flush(commit)
+    blocks.stop()
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_newer_block_of_the_same_key_stays_found(sink, fails):
     """While the older one is committed, after it was, and where that failed."""
@@ -309,6 +351,49 @@ class FullDisk(Files):
         if self.full:
             raise OSError(errno.ENOSPC, "No space left on device")
         super().allocate(descriptor, offset, length)
+
+
+class TestRefusedSamples:
+    """One bad sample once kept all others from the disk, or took them with it."""
+
+    def test_texts_that_are_not_unicode(self, tmp_path):
+        with ws.FeatureCache(tmp_path, "id", lists="per_sample", flush_every=2) as cache:
+            cache.put_batch([0, 1], [{"name": "a"}, {"name": "b"}])
+            with pytest.raises(ws.UnsupportedType, match=r"'name'.*not valid Unicode"):
+                cache.put_batch([2], [{"name": "file\udce9.jpg"}])  # of os.fsdecode
+            assert 2 not in cache
+            cache.put_batch([3, 4], [{"name": "c"}, {"name": "\U0001f600"}])
+        with ws.FeatureCache(tmp_path, "id", read_only=True) as found:
+            assert sorted(found) == [0, 1, 3, 4]
+            assert found[4] == {"name": "\U0001f600"}
+
+    def test_records_that_are_too_large(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(cache_session, "_LARGEST", 1_000)
+        outputs = {
+            "stacked": lambda size, count: torch.ones(count, size),
+            "items": lambda size, count: [torch.ones(size)] * count,
+            "two leaves": lambda size, count: [(torch.ones(at), torch.ones(size - at)) for at in range(1, count + 1)],
+        }
+        for name, make in outputs.items():
+            with ws.FeatureCache(tmp_path, name, variable=True, lists="per_sample") as cache:
+                cache.put_batch([0, 1], make(250, 2))
+                with pytest.raises(ws.SchemaMismatch, match="sample of 1,004 bytes is too large"):
+                    cache.put_batch([2, 3], make(251, 2))
+                assert len(cache) == 2
+
+    @pytest.mark.parametrize("asynchronous", [False, True])
+    def test_what_the_store_refuses(self, tmp_path, monkeypatch, asynchronous):
+        monkeypatch.setattr(local_store, "LARGEST_RECORD", 1_000)
+        cache = ws.FeatureCache(tmp_path, "id", variable=True, async_write=asynchronous, lists="structure")
+        for number in range(10):
+            cache.put_batch([number], torch.full((1, 1_000 if number == 4 else 4), float(number)))
+        with pytest.raises(ws.SchemaMismatch, match="too large"):
+            cache.close()
+        assert 4 not in cache
+        cache.close()
+        with ws.FeatureCache(tmp_path, "id", read_only=True) as found:
+            assert sorted(found) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+            assert found[9].tolist() == [9] * 4
 
 
 class TestFullDisk:

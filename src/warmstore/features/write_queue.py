@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from warmstore.errors import Closed, SchemaMismatch, StaleCache
+from warmstore.errors import Closed, SchemaMismatch, StaleCache, UnsupportedType
 from warmstore.features.outputs.leaves import Leaf, nbytes_of
 from warmstore.records.index.sample_keys import Keys
 from warmstore.storage.interrupts import uninterrupted
@@ -39,6 +39,15 @@ class Block:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def larger_than(self, limit: int) -> int:
+        """The bytes of the largest sample if they are more than `limit`, else 0."""
+        if self.nbytes <= limit:
+            return 0
+        fixed = sum(nbytes_of(leaf.values[:1]) for leaf in self.leaves if leaf.stacked)
+        varying = [[nbytes_of([value]) for value in leaf.values] for leaf in self.leaves if not leaf.stacked]
+        largest = fixed + max(map(sum, zip(*varying, strict=True)), default=0)
+        return largest if largest > limit else 0
+
 
 Commit = Callable[[Sequence[Block]], None]
 
@@ -54,8 +63,8 @@ class WriteBehindQueue:
     """The queue and, with `background`, the thread that empties it. nbytes: pending bytes.
 
     Args:
-        commit: a method that commits blocks. If it raises, the blocks stay, and it is called again later. The queue has
-            a weak reference to it, so that the thread does not keep an unused cache open.
+        commit: a method that commits blocks, each in `refusing`. If it raises, the blocks stay, and it is called again
+            later. The queue has a weak reference to it, so that the thread does not keep an unused cache open.
         flush_every: number of pending samples that starts a commit.
         limit: the most pending bytes.
     """
@@ -80,6 +89,7 @@ class WriteBehindQueue:
         self._closing = 0  # calls of `closing` that have begun and have not raised
         self._wanted = False  # start a commit before `flush_every` samples wait
         self._error: BaseException | None = None  # of a commit in the background
+        self._refused: Exception | None = None  # of a block that the running commit leaves out
         self._lost: BaseException | None = None  # of a commit in the background that dropped blocks
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
@@ -181,6 +191,15 @@ class WriteBehindQueue:
         if thread is not None and thread is not threading.current_thread():  # which may drop the last reference
             thread.join()
 
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """For a commit: leave out the block that is written in this context if it never fits, and raise its error when
+        the others are committed."""
+        try:
+            yield
+        except (SchemaMismatch, UnsupportedType) as error:
+            self._refused = self._refused or error
+
     def raise_error(self) -> None:
         """Raise, once, the error of a commit in the background."""
         if self._error is not None:
@@ -227,6 +246,14 @@ class WriteBehindQueue:
                     self._in_commit, self._waiting = {}, {**self._in_commit, **self._waiting}
                 raise
             self._forget(blocks)
+            refused, self._refused = self._refused, None
+            try:
+                if refused is not None:
+                    if in_background:
+                        self._lost = refused
+                    raise refused
+            finally:
+                del refused  # as above
 
     def _forget(self, blocks: Sequence[Block]) -> None:
         with uninterrupted(), self._changed:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from warmstore.errors import SchemaMismatch, WarmstoreError, WriteFailed
 from warmstore.features.keyed.cache_versions import version_paths
-from warmstore.features.outputs.leaves import nbytes_of
 from warmstore.features.write_queue import Block
 from warmstore.records.format.manifest import read_manifest
 from warmstore.records.index.key_index import host_name
@@ -193,13 +192,9 @@ class CacheQuota:
 
     def check(self, block: Block) -> None:
         """Raise SchemaMismatch if a sample takes more than an eighth of `max_size`."""
-        widest = 0
-        for leaf in block.leaves:
-            values = leaf.values if isinstance(leaf.values, list) else leaf.values[:1]
-            widest += max((nbytes_of([value]) for value in values), default=0)
-        if widest > self.largest:
+        if largest := block.larger_than(self.largest):
             raise SchemaMismatch(
-                f"a sample of {widest:,} bytes is too large for max_size={self.max_size:,}: a sample may take up to "
+                f"a sample of {largest:,} bytes is too large for max_size={self.max_size:,}: a sample may take up to "
                 f"{self.largest:,}. Pass a larger max_size, or cache smaller outputs"
             )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from warmstore.errors import AmbiguousBatch, BadBudget, Damaged, RemoteError
+from warmstore.errors import AmbiguousBatch, BadBudget, Damaged, RemoteError, SchemaMismatch
 from warmstore.features.keyed.cache_reader import merge, no_values, select
 from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.features.outputs.dims_inference import Repeats
@@ -21,6 +21,7 @@ from warmstore.features.outputs.out_dims import UNSET
 from warmstore.features.outputs.output_schema import OutputSchema
 from warmstore.features.outputs.output_structure import flatten
 from warmstore.features.write_queue import Block
+from warmstore.records.format.fields import LARGEST_RECORD
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import DAMAGED, MISSING
 from warmstore.storage.array_types import Int64
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import torch
 
 _NOWHERE = np.zeros(0, np.int64)
+_LARGEST = LARGEST_RECORD - 16  # bytes of a sample; its record has its key too
 _ARENA = 64 << 20
 """The most bytes of one arena, which holds pending values of one leaf."""
 
@@ -291,6 +293,10 @@ class CacheSession:
         return known
 
     def _keep(self, block: Block) -> None:
+        if largest := block.larger_than(_LARGEST):
+            raise SchemaMismatch(
+                f"a sample of {largest:,} bytes is too large: one holds at most {_LARGEST:,}. Cache smaller outputs"
+            )
         if self.version.quota is not None:
             self.version.quota.check(block)
         self.blocks.put(block)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from warmstore.errors import Closed, NotSupportedError, ReadOnly, SchemaMismatch, StaleCache, StoreExists
+from warmstore.errors import Closed, NotSupportedError, ReadOnly, StaleCache, StoreExists
 from warmstore.features.keyed.cache_options import CacheOptions, folder_name
 from warmstore.features.keyed.cache_quota import CacheQuota, rebalance, tidy
 from warmstore.features.keyed.cache_reader import CacheReader
@@ -110,7 +110,7 @@ class OpenVersion:
         self._writers = WriterRanks(options.writer_ranks)
         self.remote = remote
         self.logs: dict[tuple[str, bool], PartLog] = {}  # by the identity of a remote, and whether it is signed
-        self._accepted = 0  # blocks that the store accepted before a commit failed
+        self._accepted = 0  # blocks that the store accepted or refused before a commit failed
         self.find_store()
         try:
             self._pull_remote()
@@ -316,16 +316,13 @@ class OpenVersion:
             return self.reader or self._create_store()
 
     def commit(self, blocks: Sequence[Block]) -> None:
-        """Commit blocks to the store. Blocks that the store accepted before a commit failed are not passed again."""
+        """Commit blocks to the store. Those that it accepted or refused before a commit failed are not passed again."""
         reader = self.created()
         with self._replacing(reader.keyed, [block.keys for block in blocks[self._accepted :]]):
-            try:
-                for block in blocks[self._accepted :]:
+            for block in blocks[self._accepted :]:
+                with self.blocks.refusing():
                     reader.keyed.extend(block.keys, reader.schema.encode(block.leaves))
-                    self._accepted += 1
-            except SchemaMismatch:
-                self._accepted = 0  # the queue drops all of these blocks
-                raise
+                self._accepted += 1
             reader.keyed.flush()
         self._accepted = 0
         self.recorder.wrote(sum(block.nbytes for block in blocks))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from warmstore.errors import UnsupportedType
 from warmstore.features.outputs.pickled_leaves import unpickled
 from warmstore.records.format.array_interop import is_tensor, on_device, to_numpy, to_torch
 from warmstore.records.format.fields import Array, Bytes, Field, Json, Ragged, dtype_name
+from warmstore.records.format.value_encoding import to_json
 
 Copy = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
 """Copies an array into contiguous memory that nothing else writes to."""
@@ -44,12 +44,16 @@ class Leaf:
         return stored_dtype(self.path, self.values)
 
     def to_host(self, copy: Copy) -> Leaf:
-        """The same values, as NumPy arrays that `copy` returned."""
+        """The same values, as NumPy arrays that `copy` returned.
+
+        Raises:
+            UnsupportedType: JSON values that would not come back the same, such as texts with lone surrogates.
+        """
         if self.stacked:
             return Leaf(self.path, copy(to_numpy(self.values)))
         if self.values and is_array(self.values[0]):
             return Leaf(self.path, [copy(to_numpy(value)) for value in self.values])
-        return self if self.is_pickled else Leaf(self.path, json.loads(json.dumps(self.values)))
+        return self if self.is_pickled else Leaf(self.path, to_json(self.path, self.values)[1])
 
     def take(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Leaf:
         """The values of some samples."""

@@ -276,18 +276,33 @@ def _encode_value(name: str, field: Field, value: Any) -> bytes | memoryview:
     if isinstance(field, Text):
         if not isinstance(value, str):
             raise SchemaMismatch(f"field {name!r} holds str; got {type(value).__name__}")
-        text = value
-    else:
-        try:
-            text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-            back = json.loads(text)
-            kept = back == value or _same(back, value)
-        except (RecursionError, TypeError, ValueError) as error:
-            raise UnsupportedType(
-                f"field {name!r} holds JSON values; got a {type(value).__name__} it cannot: {error}"
-            ) from None
-        if not kept:
-            raise UnsupportedType(f"field {name!r}: {value!r:.100} would come back from JSON as {back!r:.100}")
+        return _unicode(name, value, value)
+    return to_json(name, value)[0]
+
+
+def to_json(name: str, value: Any) -> tuple[bytes, Any]:
+    """A JSON value as bytes, and the copy of it that these give.
+
+    Args:
+        name: the field, for messages.
+
+    Raises:
+        UnsupportedType: the copy would differ.
+    """
+    try:
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        back = json.loads(text)
+        kept = back == value or _same(back, value)
+    except (RecursionError, TypeError, ValueError) as error:
+        raise UnsupportedType(
+            f"field {name!r} holds JSON values; got a {type(value).__name__} it cannot: {error}"
+        ) from None
+    if not kept:
+        raise UnsupportedType(f"field {name!r}: {value!r:.100} would come back from JSON as {back!r:.100}")
+    return _unicode(name, value, text), back
+
+
+def _unicode(name: str, value: Any, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
