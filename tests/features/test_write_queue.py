@@ -359,7 +359,7 @@ class TestRefusedSamples:
     def test_texts_that_are_not_unicode(self, tmp_path):
         with ws.FeatureCache(tmp_path, "id", lists="per_sample", flush_every=2) as cache:
             cache.put_batch([0, 1], [{"name": "a"}, {"name": "b"}])
-            with pytest.raises(ws.UnsupportedType, match=r"'name'.*not valid Unicode"):
+            with pytest.raises(ws.UnsupportedType, match=r"name holds a str per sample; .*valid Unicode"):
                 cache.put_batch([2], [{"name": "file\udce9.jpg"}])  # of os.fsdecode
             assert 2 not in cache
             cache.put_batch([3, 4], [{"name": "c"}, {"name": "\U0001f600"}])

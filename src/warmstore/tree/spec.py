@@ -55,6 +55,15 @@ def spec_of(value: Any, container: Container, children: list[TreeSpec], name: st
     return spec
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be stored, as UTF-8: it has no lone surrogates, which `os.fsdecode` makes of other bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def keys_of(spec: TreeSpec) -> Sequence[Any]:
     """The keys of the children of a spec; none for a leaf."""
     found: Sequence[Any] = spec.get("keys", range(len(spec.get("children", ()))))

@@ -191,6 +191,15 @@ def test_every_dtype_comes_back_bit_for_bit(tmp_path, dtype, ragged):
     ("value", "error"),
     [
         (torch.rand(2, 2).to_sparse(), ws.UnsupportedType),
+        ([torch.rand(2).to_sparse()] * 2, ws.UnsupportedType),
+        (torch.ones(2, device="meta"), ws.UnsupportedType),
+        ([torch.ones(2, device="meta")] * 2, ws.UnsupportedType),
+        (np.ma.MaskedArray([1.0, 2.0], [False, True]), ws.SchemaMismatch),
+        ([np.ma.MaskedArray([1.0, 2.0], [False, True]), np.ma.MaskedArray([1.0], [False])], ws.SchemaMismatch),
+        ([{"name": "file\udce9.jpg"}, {"name": "a"}], ws.UnsupportedType),
+        ([{"names": [{"\udce9": 1}]}] * 2, ws.UnsupportedType),
+        ((torch.ones(2), "file\udce9.jpg"), ws.UnsupportedType),
+        ({"\udce9": torch.ones(2)}, ws.UnsupportedType),
         (np.array([object(), object()]), ws.UnsupportedType),
         (np.array(["a", "b"]), ws.UnsupportedType),
         (np.ones(2, ">f4"), ws.UnsupportedType),
@@ -219,6 +228,26 @@ def test_what_would_not_come_back_is_refused_at_once(tmp_path, value, error):
     cache.put_batch([1, 2], {"fine": torch.ones(2)})
     cache.close()
     assert len(ws.FeatureCache(tmp_path, "id")) == 2
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of:UserWarning")
+def test_tensors_without_a_value_at_every_position_are_refused(cached):
+    outputs = [
+        lambda x: torch.masked.masked_tensor(x, x > 0),
+        lambda x: (x, torch.masked.masked_tensor(x, x > 0)),
+        lambda x: torch.nested.nested_tensor(list(x), layout=torch.strided),
+        lambda x: {"x": x, "y": torch.nested.nested_tensor(list(x), layout=torch.jagged)},
+        lambda x: x.to("meta"),
+    ]
+    for function in outputs:
+        with pytest.raises(ws.UnsupportedType, match="only dense ones can be cached"):
+            cached(function)(torch.ones(2, 3), cache_ids=range(2))
+
+
+def test_masked_arrays_of_which_nothing_is_masked(tmp_path):
+    with ws.FeatureCache(tmp_path, "id", lists="per_sample") as cache:
+        cache.put_batch([1, 2], [np.ma.MaskedArray([1.0]), np.ma.MaskedArray([1.0, 2.0], [False, False])])
+        assert [value.tolist() for value in cache.get_batch([1, 2])[0]] == [[1.0], [1.0, 2.0]]
 
 
 def test_local_dataclass_is_refused_before_it_is_stored(tmp_path):

@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from warmstore.errors import AmbiguousBatch
-from warmstore.features.outputs.leaves import is_array
+from warmstore.features.outputs.leaves import is_array, is_dense
 from warmstore.features.outputs.output_structure import ROOT, arrays_in
 from warmstore.records.format.array_interop import is_tensor, to_numpy
 from warmstore.records.index.sample_keys import Keys
@@ -245,17 +245,13 @@ def _digests(arrays: dict[str, Any]) -> dict[str, str]:
 
 
 def _digest(array: Any) -> str:
-    if is_tensor(array) and not _is_strided(array):
+    if is_tensor(array) and not is_dense(array):
         return uuid.uuid4().hex  # such a tensor cannot be stored
     return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(to_numpy(array)).tobytes())
 
 
 def _storage(array: Any) -> int:
-    return array.untyped_storage().data_ptr() if is_tensor(array) and _is_strided(array) else 0
-
-
-def _is_strided(tensor: Any) -> bool:
-    return str(tensor.layout) == "torch.strided" and not tensor.is_nested
+    return array.untyped_storage().data_ptr() if is_tensor(array) and is_dense(array) else 0
 
 
 def _shape(array: Any) -> tuple[int, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from warmstore.errors import UnsupportedType
+from warmstore.errors import SchemaMismatch, UnsupportedType
 from warmstore.features.outputs.pickled_leaves import unpickled
 from warmstore.records.format.array_interop import is_tensor, on_device, to_numpy, to_torch
 from warmstore.records.format.fields import Array, Bytes, Field, Json, Ragged, dtype_name
@@ -39,7 +40,7 @@ class Leaf:
         """The name of the dtype of stacked values.
 
         Raises:
-            UnsupportedType: such a tensor cannot be stored.
+            UnsupportedType: an array of another byte order.
         """
         return stored_dtype(self.path, self.values)
 
@@ -96,16 +97,39 @@ def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
+def is_dense(tensor: Any) -> bool:
+    """Whether a tensor has a value at every position: it is not sparse, nested, masked, quantised, or on `meta`."""
+    is_masked = isinstance(tensor, getattr(sys.modules.get("torch.masked"), "MaskedTensor", ()))
+    is_other = is_masked or tensor.is_quantized or tensor.is_nested or tensor.is_meta
+    return not is_other and str(tensor.layout) == "torch.strided"
+
+
+def check_array(path: str, value: Any) -> None:
+    """Refuse an array or tensor that has not a value at every position.
+
+    Raises:
+        SchemaMismatch: a masked array.
+        UnsupportedType: a tensor of another layout.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        if np.ma.is_masked(value):
+            raise SchemaMismatch(
+                f"{path} is a masked array, and a cache stores no masks. Fill it with values.filled(...), or return "
+                "the mask as another output"
+            )
+    elif is_tensor(value) and not is_dense(value):
+        kind = "nested" if value.is_nested else "meta" if value.is_meta else value.layout
+        raise UnsupportedType(f"{path} is a {kind} {value.dtype} {type(value).__name__}; only dense ones can be cached")
+
+
 def stored_dtype(path: str, value: Any) -> str:
     """The name of the dtype of an array or tensor.
 
     Raises:
-        UnsupportedType: such a tensor cannot be stored.
+        UnsupportedType: an array of another byte order.
     """
     if isinstance(value, np.ndarray):
         if not value.dtype.isnative:
             raise UnsupportedType(f"{path} is an array of {value.dtype.str}; only native byte order can be cached")
         return dtype_name(value.dtype)
-    if value.is_quantized or value.is_sparse or str(value.layout) != "torch.strided":
-        raise UnsupportedType(f"{path} is a {value.layout} {value.dtype} tensor; only dense ones can be cached")
     return str(value.dtype).removeprefix("torch.")

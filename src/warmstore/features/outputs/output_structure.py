@@ -17,13 +17,13 @@ import numpy as np
 
 from warmstore.errors import AmbiguousBatch, SchemaMismatch, UnsupportedType
 from warmstore.features.outputs.constant_arrays import constant_array, restored_array
-from warmstore.features.outputs.leaves import Leaf, is_array, stored_dtype
+from warmstore.features.outputs.leaves import Leaf, check_array, is_array, stored_dtype
 from warmstore.features.outputs.out_dims import UNSET, dimension, spread
 from warmstore.features.outputs.pickled_leaves import pickled
 from warmstore.records.format.array_interop import is_tensor
 from warmstore.tree import spec as tree
 from warmstore.tree.containers import Container, opened, under
-from warmstore.tree.spec import TreeSpec, children_of, keys_of, leaf_specs, spec_of
+from warmstore.tree.spec import TreeSpec, children_of, is_unicode, keys_of, leaf_specs, spec_of
 
 if TYPE_CHECKING:
     import torch
@@ -190,11 +190,7 @@ class _Flattener:
         return spec_of(value, container, children, name)
 
     def _array(self, value: Any, name: str, known: TreeSpec | None, dims: Any) -> TreeSpec:
-        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-            raise SchemaMismatch(
-                f"{name} is a masked array, and a cache stores no masks. Fill it with values.filled(...), or return "
-                "the mask as another output"
-            )
+        check_array(name, value)
         if dims is UNSET and known is not None:
             dims = None if "array" in known else known.get("dim", 0)
         if dims is None:
@@ -231,6 +227,7 @@ class _Flattener:
         name = path or ROOT
         if not (self.allow_pickle and other is not None and other["node"] == "pickled"):
             if is_array(value):
+                check_array(name, value)
                 leaves.append(Leaf(name, value))
                 return {"node": _node_of_array(value), "dtype": str(value.dtype), "ndim": value.ndim}
             if isinstance(value, dict) or (isinstance(value, tuple) and not hasattr(value, "_fields")):
@@ -247,8 +244,8 @@ class _Flattener:
                 return {"node": "values"}
             if not self.allow_pickle:
                 raise UnsupportedType(
-                    f"{name} holds a {type(value).__name__} per sample; tensors, dicts, tuples, JSON values and lists "
-                    "of JSON values can be stored. Pass allow_pickle=True to FeatureCache to store other values"
+                    f"{name} holds a {type(value).__name__} per sample; tensors, dicts, tuples and JSON values of "
+                    "valid Unicode can be stored. Pass allow_pickle=True to FeatureCache to store other values"
                 )
         leaves.append(Leaf(name, pickled(name, value)))
         return {"node": "pickled"}
@@ -277,6 +274,8 @@ def _node_of_array(value: Any) -> str:
 
 
 def _constant(value: Any, name: str) -> TreeSpec:
+    if type(value) is str and not is_unicode(value):
+        raise UnsupportedType(f"{name} is {value!r:.100}, which is not valid Unicode")
     if type(value) in _CONSTANTS:
         return {"node": "constant", "value": value}
     if any(base.__module__ == "transformers.cache_utils" for base in type(value).__mro__):
@@ -305,8 +304,8 @@ def _not_per_sample(name: str, shape: tuple[int, ...], count: int, dim: int, kno
 
 def _check_keys(container: Container, name: str) -> None:
     for key in container.keys:
-        if type(key) not in (str, int):
-            raise UnsupportedType(f"{name} has the key {key!r}; keys of output dicts must be str or int")
+        if type(key) not in (str, int) or (type(key) is str and not is_unicode(key)):
+            raise UnsupportedType(f"{name} has the key {key!r}; keys of output dicts must be Unicode text or int")
 
 
 def _is_json(value: Any) -> bool:
@@ -314,8 +313,8 @@ def _is_json(value: Any) -> bool:
     if type(value) is list:
         return all(map(_is_json, value))
     if type(value) is dict:
-        return all(type(key) is str and _is_json(child) for key, child in value.items())
-    return type(value) in _CONSTANTS
+        return all(type(key) is str and is_unicode(key) and _is_json(child) for key, child in value.items())
+    return is_unicode(value) if type(value) is str else type(value) in _CONSTANTS
 
 
 def _moved(array: Any, source: int, target: int) -> Any:

@@ -28,6 +28,7 @@ from warmstore.records.format.fields import dtype_name, numpy_dtype
 from warmstore.tree.containers import opened, under
 from warmstore.tree.named_parts import names_of_parts
 from warmstore.tree.shared_buffers import Member, share
+from warmstore.tree.spec import is_unicode
 from warmstore.tree.type_names import find_type, type_name
 
 _TEXTS = {bytes: "bytes", bytearray: "bytearray", memoryview: "memoryview", str: "str"}
@@ -87,7 +88,7 @@ class _Flat:
 def _flatten(value: Any, path: str, flat: _Flat) -> TreeSpec:
     kind: Any = type(value)
     if kind in (str, bytes):
-        if kind is str and not _is_unicode(value):
+        if kind is str and not is_unicode(value):
             flat.leaves.append(value.encode("utf-8", "surrogatepass"))
             return ["surrogates"]
         flat.leaves.append(value)
@@ -191,7 +192,7 @@ def _flatten_container(value: Any, path: str, flat: _Flat) -> TreeSpec:
             return ["numbers", dtype]
     elif kind in (dict, OrderedDict):
         for key in value:
-            if type(key) not in _KEYS or (type(key) is str and not _is_unicode(key)):
+            if type(key) not in _KEYS or (type(key) is str and not is_unicode(key)):
                 raise UnsupportedType(
                     f"{_at(path)} has the key {key!r:.80}; keys must be Unicode text, int, bool or None"
                 )
@@ -303,14 +304,6 @@ def _checked_dtype(dtype: np.dtype[Any], path: str) -> np.dtype[Any]:
         return numpy_dtype(dtype_name(dtype))
     except UnsupportedType:
         raise UnsupportedType(f"{_at(path)} is an array of {dtype}; numbers, bools and times can be kept") from None
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _remedy(kind: type) -> str:
