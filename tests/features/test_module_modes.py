@@ -2,7 +2,9 @@
 
 import functools
 import operator
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -195,3 +197,70 @@ def test_random_in_training_mode(tmp_path, kind):
         ws.CachedModule(kind(), ws.FeatureCache(tmp_path, "id"))
     module = ws.CachedModule(kind().eval(), ws.FeatureCache(tmp_path, "id"))
     assert torch.equal(module(X, cache_ids=range(4)), X)
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.SyncBatchNorm])
+def test_statistics_of_the_batch_in_evaluation(tmp_path, kind):
+    module = nn.Sequential(nn.Identity(), kind(3, track_running_stats=False)).eval().requires_grad_(False)
+    cache = ws.FeatureCache(tmp_path, "id")
+    with pytest.raises(ws.NotStateless, match=rf"has 1, a {kind.__name__} without running statistics"):
+        ws.CachedModule(module, cache)
+    ws.CachedModule(module, cache, enforce_stateless=False)
+    ws.CachedModule(nn.InstanceNorm1d(3).eval(), cache)  # by the statistics of each sample
+    ws.CachedModule(nn.BatchNorm1d(3).eval().requires_grad_(False), cache)
+
+
+class Drawing(nn.Module):
+    """Draws in evaluation; the output depends on it if `scale` is not 0."""
+
+    def __init__(self, draw, scale):
+        super().__init__()
+        self.draw, self.scale, self.calls = draw, scale, 0
+
+    def forward(self, x):
+        self.calls += 1
+        drawn = torch.as_tensor(self.draw(), dtype=x.dtype)
+        return {"x": x, "sample": x + self.scale * drawn}
+
+
+DRAWS = {
+    "torch": functools.partial(torch.rand, ()),
+    "dropout": lambda: nn.functional.dropout(torch.arange(200.0), 0.5).sum(),  # training=True is its default
+    "numpy": lambda: np.random.rand(),
+    "python": lambda: random.random(),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_random_in_evaluation(tmp_path, draw):
+    for seed in (torch.manual_seed, np.random.seed, random.seed):
+        seed(0)
+    with ws.FeatureCache(tmp_path, "id") as cache:
+        module = ws.CachedModule(Drawing(DRAWS[draw], 1.0).eval(), cache)
+        for _ in range(2):
+            with pytest.raises(ws.NotStateless, match=r"draws from a default generator .* sample differs when"):
+                module(X, cache_ids=range(4))
+        assert len(cache) == 0
+        module = ws.CachedModule(module.module, cache, enforce_stateless=False)
+        first = module(X, cache_ids=range(4))["sample"]
+        assert torch.equal(module(X, cache_ids=range(4))["sample"], first)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_draws_that_no_output_depends_on(tmp_path, draw):
+    """Models with LayerDrop draw in evaluation, too."""
+    with ws.FeatureCache(tmp_path, "id") as cache:
+        module = ws.CachedModule(Drawing(DRAWS[draw], 0.0).eval(), cache)
+        for first in range(0, 12, 4):
+            module(X + first, cache_ids=range(first, first + 4))
+        assert module.module.calls == 4  # the first batch was computed again, to see it
+        assert len(cache) == 12
+
+
+def test_a_second_look_leaves_the_random_numbers_of_the_program_alone(tmp_path):
+    torch.manual_seed(0)
+    expected = torch.rand(2)[1]
+    torch.manual_seed(0)
+    with ws.FeatureCache(tmp_path, "id") as cache:
+        ws.CachedModule(Drawing(DRAWS["torch"], 0.0).eval(), cache)(X, cache_ids=range(4))
+    assert torch.rand(()) == expected

@@ -20,7 +20,7 @@ from warmstore.errors import BadIds, StaleCache
 from warmstore.features.calls.call_arguments import IDS, Arguments, BatchArgs, Roles, is_mapping
 from warmstore.features.calls.call_settings import CallSettings
 from warmstore.features.calls.module_method import ModuleMethod, as_module, parameters_of
-from warmstore.features.calls.stateless import check_stateless
+from warmstore.features.calls.stateless import DrawCheck, check_stateless
 from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_versions import difference, fingerprint_of
 from warmstore.features.module_changes import detector_of
@@ -61,7 +61,7 @@ class CachedModule(nn.Module):
         out_dims: the dimension of the samples in each tensor of the output, as for torch.vmap: an int, or ints in
             tuples, lists and dicts that match the output or a prefix of it. None marks a part that is the same for all
             samples in every batch. The default is dimension 0.
-        enforce_stateless: refuse a module with trainable parameters, or one that is random in training mode.
+        enforce_stateless: refuse a module with trainable parameters, or one that is random or depends on the batch.
         map_location: the device of the outputs; None for the device of the input.
         select: the parts of the output to return and to cache: a name, such as "last_hidden_state", or names, which
             give a dict. Names are keys of a dict, or attributes. None takes the whole output.
@@ -107,6 +107,7 @@ class CachedModule(nn.Module):
         self._settings = CallSettings(version, ignored)
         if enforce_stateless:
             check_stateless(module)
+        self._draws = DrawCheck(enforce_stateless)
         self._detector = detector_of(module, version, ignored)
         self._detector.identity(again=True)  # raises NoFingerprint
         cache._detectors.add(self._detector)
@@ -127,6 +128,7 @@ class CachedModule(nn.Module):
             BadIdType: an id of another type.
             StaleCache: the module, other arguments or autocast differ from what filled the cache.
             NoFingerprint: an argument, or something that the program put into the module, has no identity.
+            NotStateless: outputs are random.
             SchemaMismatch: an output of another structure, dtype or shape than the cache holds.
             AmbiguousBatch: it is unclear which values belong to which sample, or an earlier inference was wrong.
             WriteFailed: an earlier write in the background failed; its samples are still pending.
@@ -219,7 +221,10 @@ class CachedModule(nn.Module):
         else:
             args, kwargs = arguments.take(torch.from_numpy(which))
         began = time.perf_counter()
-        output = self._compute(args, kwargs, lambda: self._bind(arguments) is session)
+        output = self._draws.checked(
+            lambda: self._compute(args, kwargs, lambda: self._bind(arguments) is session),
+            lambda: self._run_again(arguments, args, kwargs),
+        )
         session.count_computed(time.perf_counter() - began, len(computed))
         self._check_bound(arguments, session)
         sure = self._out_dims is not UNSET or len(computed) > 1
@@ -256,8 +261,11 @@ class CachedModule(nn.Module):
         return ""
 
     def _run_some(self, arguments: Arguments, which: Any) -> Any:
-        """The module's output for some samples, of which only the shapes are used. The random state is restored."""
-        args, kwargs = arguments.take(torch.from_numpy(which))
+        """The module's output for some samples, of which only the shapes are used."""
+        return self._run_again(arguments, *arguments.take(torch.from_numpy(which)))
+
+    def _run_again(self, arguments: Arguments, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The module's output for arguments, which is not returned to the program. The random state is restored."""
         where = arguments.device()
         devices = [where] if where is not None and where.type == "cuda" else []
         with torch.random.fork_rng(devices):

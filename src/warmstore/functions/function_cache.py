@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from warmstore.functions.results import ResultStore
 from warmstore.functions.value_texts import text_of
 from warmstore.identity.identity import Identity
 from warmstore.identity.plain_data import digest_of
+from warmstore.identity.random_states import random_states
 from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.pipeline.tiers.unflattening import Undecodable
 from warmstore.remote.location import is_remote
@@ -175,7 +175,7 @@ class FunctionCache(Closeable):
         identity: Identity,
     ) -> Any:
         self._usage.add(misses=1)
-        states = _random_states()
+        states = random_states()
         with recorded.calling() as now:
             began = time.perf_counter()
             value = self._function(*args, **kwargs)
@@ -184,7 +184,7 @@ class FunctionCache(Closeable):
         reason = ""
         if now is not identity and now.digest != identity.digest:
             reason = "something that it reads changed before it was called"
-        elif _random_states() != states:
+        elif random_states() != states:
             reason = "the state of a random generator changed while it ran, which a hit would not do"
         elif self._key(arguments)[0] != key:
             reason = "an argument, or a file that one names, changed while it ran, which a hit would not do"
@@ -309,16 +309,3 @@ class FunctionCache(Closeable):
 
     def __reduce__(self) -> Any:
         raise TypeError(f"the cache of {self.name} cannot be pickled; pickle the function, which is found by its name")
-
-
-def _random_states() -> Any:
-    """What tells whether something drew from the default generators of Python, NumPy or torch."""
-    import random
-
-    states: list[Any] = [hash(random.getstate())]
-    if numpy_random := sys.modules.get("numpy.random"):
-        state = numpy_random.get_state(legacy=False)["state"]
-        states += [state["pos"], state["key"][:2].tobytes()] if "pos" in state else [repr(state)]
-    if (torch := sys.modules.get("torch")) is not None:
-        states.append(torch.get_rng_state().numpy().tobytes())
-    return states
