@@ -292,6 +292,21 @@ def test_autocast_is_part_of_what_outputs_depend_on(linear, tmp_path):
         module(x, cache_ids=range(4))
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_autocast_of_a_device_other_than_the_inputs(linear, tmp_path, monkeypatch, committed):
+    """Hooks and `forward` move inputs to the device that computes."""
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    module = ws.CachedModule(linear, ws.FeatureCache(tmp_path, "id"))
+    x = torch.rand(4, 3)
+    module(x, cache_ids=range(4))
+    if committed:  # a repeated call takes a shorter path
+        module.cache.flush()
+        module(x, cache_ids=range(4))
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: kind == "cuda")
+    with pytest.raises(ws.StaleCache, match=r"autocast.*cuda torch\.float16"):
+        module(x, cache_ids=range(4))
+
+
 class Encoder(nn.Module):
     hidden = 7
 

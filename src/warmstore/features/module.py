@@ -30,6 +30,7 @@ from warmstore.features.outputs.out_dims import UNSET, check_out_dims
 from warmstore.features.outputs.output_structure import unflatten
 from warmstore.features.outputs.selection import OutputSelection
 from warmstore.identity import Identity
+from warmstore.identity.kinds.torch_objects import autocast_modes
 from warmstore.records.format.array_interop import on_device
 from warmstore.records.index.sample_keys import Keys, as_keys
 
@@ -394,10 +395,8 @@ def _is_one_tensor(args: tuple[Any, ...]) -> bool:
 
 
 def _autocast(device: torch.device | None) -> str:
-    kind = "cpu" if device is None else device.type
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
-        return ""
-    return f"{kind} {torch.get_autocast_dtype(kind)}"
+    # Of all devices that may compute: hooks and `forward` move inputs to others.
+    return ", ".join(autocast_modes(device))
 
 
 def _device_of(module: nn.Module) -> torch.device | None:

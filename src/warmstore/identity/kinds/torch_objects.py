@@ -353,15 +353,19 @@ def device_text() -> str:
     return str(torch.get_default_device())
 
 
-def modes_text() -> str:
-    """The modes of the current thread that decide the results of operators: gradients, inference and autocast."""
-    accelerator = torch.accelerator.current_accelerator()
-    kinds = ["cpu"] if accelerator is None else ["cpu", accelerator.type]
-    autocast = [
-        f"autocast {kind} {torch.get_autocast_dtype(kind)}"
-        for kind in kinds
+def autocast_modes(device: torch.device | None = None) -> list[str]:
+    """Device and dtype of each autocast that is on in the current thread: of the CPU, the accelerator, and `device`."""
+    devices = torch.accelerator.current_accelerator(), device
+    return [
+        f"{kind} {torch.get_autocast_dtype(kind)}"
+        for kind in sorted({"cpu", *(each.type for each in devices if each is not None)})
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     ]
+
+
+def modes_text() -> str:
+    """The modes of the current thread that decide the results of operators: gradients, inference and autocast."""
+    autocast = [f"autocast {mode}" for mode in autocast_modes()]
     modes = ["grad"] * torch.is_grad_enabled() + ["inference"] * torch.is_inference_mode_enabled()
     return " ".join([*modes, *autocast])
 
