@@ -504,6 +504,26 @@ def test_wrapped_in_a_compiled_parent(linear, tmp_path):
     assert module.cache.stats().hits > 0
 
 
+def test_a_call_that_misses_beside_one_that_hits(linear, tmp_path, monkeypatch):
+    """A miss in one thread once ended a hit in another, between its look at the last call and its use."""
+    module = ws.CachedModule(linear, ws.FeatureCache(tmp_path, "id"))
+    x = torch.rand(4, 3)
+    expected = module(x, cache_ids=range(4))
+    module.cache.flush()
+    module(x, cache_ids=range(4))
+    served = ws.CachedModule._served
+
+    def interrupted(self, *args):
+        monkeypatch.setattr(ws.CachedModule, "_served", served)
+        thread = threading.Thread(target=module, args=(x + 1,), kwargs={"cache_ids": range(4, 8)})
+        thread.start()
+        thread.join()
+        return served(self, *args)
+
+    monkeypatch.setattr(ws.CachedModule, "_served", interrupted)
+    assert torch.equal(module(x, cache_ids=range(4)), expected)
+
+
 def test_threads(linear, tmp_path):
     module = ws.CachedModule(linear, ws.FeatureCache(tmp_path, "id", flush_every=8))
     data = torch.rand(64, 3)

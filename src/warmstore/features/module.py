@@ -37,6 +37,11 @@ from warmstore.records.index.sample_keys import Keys, as_keys
 _log = logging.getLogger("warmstore")
 
 
+_Hit = tuple[CacheSession, Identity, torch.device, str, torch.device | None]
+"""The last call that found all its samples: its session and identity, the input's device, autocast, and the output's
+device."""
+
+
 class _OtherVersionError(Exception):
     """The module has changed since its outputs were looked up."""
 
@@ -113,7 +118,7 @@ class CachedModule(nn.Module):
         self._detector.identity(again=True)  # raises NoFingerprint
         cache._detectors.add(self._detector)
         self._bound: dict[Any, tuple[CacheSession, int]] = {}  # by module identity, settings and autocast
-        self._last: tuple[CacheSession, Identity, torch.device, str, torch.device | None] | None = None
+        self._last: _Hit | None = None
         self._roles: Roles = {}
         self._recalled = False  # whether the roles stored in the cache were read
         self._dimensions = Dimensions()
@@ -142,8 +147,9 @@ class CachedModule(nn.Module):
         return self._call(args, kwargs, cache_ids)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], cache_ids: Any) -> Any:
-        if self._last is not None:
-            served = self._served(args, kwargs, cache_ids)
+        last = self._last  # another thread may clear it
+        if last is not None:
+            served = self._served(last, args, kwargs, cache_ids)
             if served is not None:
                 return served
             self._last = None
@@ -178,13 +184,12 @@ class CachedModule(nn.Module):
             session.version.unbind()  # the program may change the module and try again
             raise
 
-    def _served(self, args: tuple[Any, ...], kwargs: dict[str, Any], cache_ids: Any) -> Any:
+    def _served(self, last: _Hit, args: tuple[Any, ...], kwargs: dict[str, Any], cache_ids: Any) -> Any:
         """The output for a batch of cached samples; None if some are missing or the call differs from the last one.
 
         A call with one tensor has no settings: its outputs depend on the module, autocast and the device alone.
         """
-        assert self._last is not None
-        session, identity, where, autocast, device = self._last
+        session, identity, where, autocast, device = last
         if cache_ids is None or kwargs or not _is_one_tensor(args) or args[0].device != where:
             return None
         if self._detector.identity() is not identity or _autocast(where) != autocast:
