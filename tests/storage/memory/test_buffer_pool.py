@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -175,6 +177,16 @@ def test_a_forked_child_has_its_own() -> None:
         os._exit(0 if (held == 7).all() and address(mine) != address(held) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert (held == 7).all()
+
+
+def test_memory_that_outlives_the_module_is_left_to_the_end_of_the_process() -> None:
+    code = """
+import os
+from warmstore.storage.memory import buffer_pool
+os.held = buffer_pool.take(buffer_pool.LARGE), buffer_pool
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_copies_in_an_arena_lie_together() -> None:

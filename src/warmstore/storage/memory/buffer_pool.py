@@ -8,6 +8,7 @@ used for a later one.
 import functools
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -37,8 +38,9 @@ class Lease:
         data = (block.ctypes.data, False)
         self.__array_interface__ = {"data": data, "shape": (length,), "typestr": "|u1", "version": 3}
 
-    def __del__(self) -> None:
-        self._owner.give_back(self._block)
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _ending():  # at the end the names of this module are gone
+            self._owner.give_back(self._block)
 
 
 class BufferPool:
