@@ -274,6 +274,22 @@ class TestFiles:
         assert f(kind(str(file))) == "other"
         assert f.cache.stats().hits == 1
 
+    @pytest.mark.parametrize("kind", [str, Path])
+    def test_a_path_below_the_home_folder_counts_with_its_file(
+        self, keep: Any, tmp_path: Path, monkeypatch: Any, kind: Any
+    ) -> None:
+        f = keep(lambda path: Path(path).expanduser().read_text())
+        monkeypatch.setenv("HOME", str(tmp_path))
+        (tmp_path / "file.txt").write_text("one")
+        assert [f(kind("~/file.txt")), f(kind("~/file.txt"))] == ["one", "one"]
+        (tmp_path / "file.txt").write_text("other")
+        assert f(kind("~/file.txt")) == "other"
+        (tmp_path / "home").mkdir()
+        (tmp_path / "home" / "file.txt").hardlink_to(tmp_path / "file.txt")
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        assert f(kind("~/file.txt")) == "other"
+        assert (f.cache.stats().hits, f.cache.stats().misses) == (1, 3)
+
     def test_a_path_in_a_container_counts_with_its_file(self, keep: Any, tmp_path: Path) -> None:
         f, file = keep(lambda paths: [Path(path).read_text() for path in paths]), tmp_path / "file.txt"
         file.write_text("one")

@@ -172,7 +172,7 @@ class FileStamps:
         """
         if not text or len(text) > _LONGEST or "\0" in text or "\n" in text:  # not a call: a million times
             return ""
-        found = None
+        found, home = None, ""
         try:
             found = os.stat(text)  # noqa: PTH116  half the time of Path.stat, a million times
         except (OSError, ValueError):
@@ -181,10 +181,13 @@ class FileStamps:
                     if (named := stat_of(f"{folder}/{text}")) is not None:
                         text, found = f"{folder}/{text}", named
                         break
+                if found is None and text.startswith("~/"):  # for code that expands it
+                    home = text = os.path.expanduser(text)  # noqa: PTH111  it must stay as it is written
+                    found = stat_of(text)
         if found is None:
             return ""
         if self.files == "stat" and self.root is None and stat.S_ISREG(found.st_mode):
-            place = "" if text.startswith("/") else os.getcwd()  # noqa: PTH109
+            place = home or ("" if text.startswith("/") else os.getcwd())  # noqa: PTH109
             return f"{place} {found.st_size} {_settled(found)};"
         is_in_sample = known is not None and os.sep in text.strip("./")
         if not stat.S_ISDIR(found.st_mode) or not (is_sample or is_in_sample):
