@@ -62,6 +62,29 @@ def test_rows_pending_at_the_end_of_a_process_are_flushed(tmp_path: Path, end: s
     assert chunk.read_bytes().endswith(b"ARROW1")  # sealed
 
 
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_many_rows_pending_at_the_end_of_a_process_are_flushed(tmp_path: Path, codec: str) -> None:
+    """They are hashed and compressed in threads, which Python has ended by then."""
+    code = f"""
+import sys, numpy as np
+import warmstore as ws
+store = ws.RecordStore.create(sys.argv[1], {{"x": ws.Array("int64", (1000,), codec={codec!r})}})
+store.extend({{"x": np.random.default_rng(0).integers(0, 99, (300, 1000))}})
+cache = ws.FeatureCache(sys.argv[2], "f", codec={codec!r})
+cache.put_batch(range(300), np.ones((300, 1000)))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "s"), str(tmp_path / "c")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert len(ws.RecordStore.open(tmp_path / "s")) == 300
+    with ws.FeatureCache(tmp_path / "c", "f", read_only=True) as cache:
+        assert len(cache) == 300
+
+
 FULL = """
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

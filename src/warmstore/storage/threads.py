@@ -30,9 +30,19 @@ class Thread(threading.Thread):
 
 
 class ThreadPool(ThreadPoolExecutor):
-    """A pool whose `submit` and `map` raise RuntimeError where there is no memory for a thread that they need."""
+    """A pool whose `submit` and `map` raise RuntimeError where there is no memory for a thread that they need.
+
+    At the exit of the process, where Python has ended all pools and pending rows are written, they work in the caller.
+    """
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        if not threading.main_thread().is_alive():
+            done: Future[T] = Future()
+            try:
+                done.set_result(function(*args, **kwargs))
+            except BaseException as error:
+                done.set_exception(error)
+            return done
         if len(self._threads) < self._max_workers:
             check_room()
         return super().submit(function, *args, **kwargs)
