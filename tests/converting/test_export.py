@@ -1,6 +1,7 @@
 """Exports: whole or not at all, checked on the way, any number of batches on the disk."""
 
 import dataclasses
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,66 @@ def test_a_target_that_is_there_stays(store: ws.RecordStore, tmp_path: Path) -> 
     for path in (tmp_path / "x.npy", tmp_path / "folder" / "x.npy"):
         assert np.array_equal(np.load(path), np.arange(300))
     store.close()
+
+
+@pytest.mark.parametrize("target", ["store", ".", "store/g0001", "store/store.json", "link", "other"])
+def test_stores_are_never_replaced(store: ws.RecordStore, tmp_path: Path, target: str) -> None:
+    ws.RecordStore.create(tmp_path / "other", {"x": ws.Text()}).close()
+    (tmp_path / "link").symlink_to("store")
+    store.flush()
+    with pytest.raises(ws.TargetExists, match="name another"):
+        ws.export(store, tmp_path / target, format="npy", fields=["x"], overwrite=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"store", "other", "link"}
+    assert store.verify(progress=False).ok
+    store.close()
+
+
+@pytest.mark.parametrize("inside", ["notes.txt", "deeper/x.npy", ".hidden"])
+def test_a_folder_with_other_things_than_exported_files_is_kept(
+    store: ws.RecordStore, tmp_path: Path, inside: str
+) -> None:
+    ws.export(store, tmp_path / "folder", fields=["x"])
+    (tmp_path / "folder" / inside).parent.mkdir(exist_ok=True)
+    (tmp_path / "folder" / inside).write_bytes(b"mine")
+    with pytest.raises(ws.TargetExists, match="Remove it yourself, or name another folder"):
+        ws.export(store, tmp_path / "folder", fields=["x"], overwrite=True)
+    assert (tmp_path / "folder" / inside).read_bytes() == b"mine"
+    store.close()
+
+
+def test_an_interrupt_leaves_the_old_export_or_the_new_one(
+    store: ws.RecordStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ws.export(store, tmp_path / "folder", fields=["x"])
+    store.extend({"x": [300], "t": [""], "p": [np.zeros((0, 2), np.int8)]})
+    plain = Path.rename
+
+    def rename(self: Path, to: Path) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return plain(self, to)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(KeyboardInterrupt):
+        ws.export(store, tmp_path / "folder", fields=["x"], overwrite=True)
+    monkeypatch.setattr(Path, "rename", _failing(plain))
+    with pytest.raises(OSError, match="of this test"):
+        ws.export(store, tmp_path / "folder", fields=["x"], overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "store"]
+    assert len(np.load(tmp_path / "folder" / "x.npy")) == 301
+    store.close()
+
+
+def _failing(plain: Any) -> Any:
+    """A rename that fails the second time."""
+    calls: list[Path] = []
+
+    def rename(self: Path, to: Path) -> Any:
+        calls.append(to)
+        if len(calls) == 2:
+            raise OSError("of this test")
+        return plain(self, to)
+
+    return rename
 
 
 def test_a_damaged_store_leaves_no_target(store: ws.RecordStore, tmp_path: Path) -> None:

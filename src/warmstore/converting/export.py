@@ -19,6 +19,7 @@ from warmstore.errors import SchemaMismatch, TargetExists, UnknownFormat
 from warmstore.records.format.fields import Fields
 from warmstore.records.format.value_encoding import raw_rows
 from warmstore.replicate.record_store import RecordStore
+from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.progress import progress_bar
 
 _SUFFIXES = {
@@ -52,7 +53,7 @@ def export(
             Array field becomes a file FIELD.npy.
         format: "npy", "arrow" or "parquet"; by default found from the target's name.
         fields: names of the fields to export; all by default.
-        overwrite: replace an existing target.
+        overwrite: replace an existing target: a file, or a folder that holds nothing but .npy files.
         progress: show a bar; None shows one on a terminal or in a notebook.
 
     Returns:
@@ -65,7 +66,8 @@ def export(
         UnknownFormat: no such format, or the target's name does not show the format.
         SchemaMismatch: no such field; for .npy a field that is no Array, or has absent values.
         UnsupportedType: Arrow cannot hold the values of a field; the message names it.
-        TargetExists: the target exists.
+        TargetExists: the target exists. `overwrite` replaces neither a folder with other things than .npy files, nor
+            the store, a part of it, or a folder around it.
         Damaged: a row does not match its checksum; the target is unchanged.
     """
     target = Path(target)
@@ -77,12 +79,11 @@ def export(
     with RecordStore.open(store) as reader:
         chosen = _chosen(reader.fields, fields, str(reader.path))
         rows = len(reader)
-        name = reader.path.name
+        folder = reader.path
         spans = list(_spans(reader))
-    if (target.exists() or target.is_symlink()) and not overwrite:
-        raise TargetExists(f"{target} exists; name another target, or pass overwrite=True to replace it")
+    _check_replaceable(target, folder, overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with progress_bar(rows, None, 0, name, progress) as advance, _draft(target) as draft:
+    with progress_bar(rows, None, 0, folder.name, progress) as advance, _draft(target) as draft:
         TARGETS[kind](draft, target.suffix == ".npy", chosen, rows, _blocks(Path(store), chosen, spans, advance))
     return target
 
@@ -134,6 +135,24 @@ def _blocks(folder: Path, fields: Fields, spans: list[tuple[int, int]], advance:
                 at += 1
 
 
+def _check_replaceable(target: Path, store: Path, overwrite: bool) -> None:
+    """Raise TargetExists if a target is there that may not be replaced. `store`: the folder that is exported."""
+    if not (target.exists() or target.is_symlink()):
+        return
+    if not overwrite:
+        raise TargetExists(f"{target} exists; name another target, or pass overwrite=True to replace it")
+    place, store = target.resolve(), store.resolve()
+    if place == store or place in store.parents or store in place.parents:
+        raise TargetExists(f"{target} is the store {store}, lies in it or holds it; name another target")
+    if target.is_dir():
+        for path in target.iterdir():
+            if path.suffix != ".npy" or not path.is_file():
+                raise TargetExists(
+                    f"{target} holds {path.name}, and only a folder of nothing but .npy files is replaced. Remove it "
+                    "yourself, or name another folder"
+                )
+
+
 @contextmanager
 def _draft(target: Path) -> Iterator[Path]:
     """A path beside the target, which is renamed to the target on success and removed on failure."""
@@ -142,9 +161,14 @@ def _draft(target: Path) -> Iterator[Path]:
         yield draft
         if target.is_dir() and not target.is_symlink():
             old = target.parent / f".{target.name}.{secrets.token_hex(4)}.old"
-            target.rename(old)
-            draft.rename(target)
-            shutil.rmtree(old)
+            with uninterrupted():
+                target.rename(old)
+                try:
+                    draft.rename(target)
+                except BaseException:
+                    old.rename(target)
+                    raise
+                shutil.rmtree(old)
         else:
             draft.replace(target)
     finally:
