@@ -120,7 +120,7 @@ def convert(
     what = str(source) if paths else kind.name
     writing: dict[str, Any] = {"chunk_size": chunk_size, "writer_threads": writer_threads}
     with contextlib.ExitStack() as stack:
-        draft = claim(target, made_from, stack, writing)
+        draft = claim(target, made_from, stack, writing, None if paths else source)
         if draft.is_complete and (made_from["files"] or made_from["source"]):
             if draft.is_draft:
                 draft.publish()
@@ -271,6 +271,7 @@ def _skip_known(
 
 def _cut_draft(draft: ConversionDraft, store: RecordStore, count: int, described: dict[str, Any]) -> RecordStore:
     """Replace a draft by a draft of its first `count` records."""
+    draft.check_spare()
     folder = cut_of(draft.folder)
     remove(folder)
     cut = RecordStore.create(folder, store.fields, metadata=described, **draft.writing)

@@ -5,13 +5,15 @@ stays. The next conversion of the same source resumes it; a conversion of anothe
 """
 
 import contextlib
+import inspect
 import json
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from warmstore.errors import Damaged, NewerFormat, NotAStore, StoreExists
+from warmstore.errors import BadSource, Damaged, NewerFormat, NotAStore, StoreExists
 from warmstore.records.format.fields import Fields, fields_to_json
 from warmstore.records.format.manifest import NAME, Manifest, read_manifest, write_manifest
 from warmstore.records.write.store_draft import check_vacant, publish
@@ -27,6 +29,9 @@ UNKNOWN = "unknown"
 """The name, in the description of a function, of the reason why it has no identity."""
 
 _ADVICE = "Name a new folder, or remove this one first"
+
+_begun: set[Path] = set()
+"""The targets of conversions of objects that this process has begun and not completed."""
 
 
 def draft_of(target: Path) -> Path:
@@ -44,7 +49,8 @@ class ConversionDraft:
     """The folder that a conversion writes to, locked against other conversions.
 
     stack: holds the locks and the open store. writing: options of `RecordStore.create` and `open`. manifest: of the
-    store in the folder, or None before the store is made.
+    store in the folder, or None before the store is made. is_sole_copy: whether the source is an iterator that may have
+    given its first records to this draft, and gives them to nobody again.
     """
 
     folder: Path
@@ -52,6 +58,7 @@ class ConversionDraft:
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     writing: dict[str, Any] = field(default_factory=dict)
     manifest: Manifest | None = None
+    is_sole_copy: bool = False
 
     @property
     def is_draft(self) -> bool:
@@ -75,9 +82,23 @@ class ConversionDraft:
         return self.stack.enter_context(RecordStore.open(self.folder, "a", **self.writing))
 
     def discard(self) -> None:
-        """Remove the draft."""
+        """Remove the draft.
+
+        Raises:
+            StoreExists: its records may be gone from the source.
+        """
+        self.check_spare()
         remove(self.folder)
         self.manifest = None
+
+    def check_spare(self) -> None:
+        """Raise StoreExists if records of the draft may be gone from the source."""
+        if self.is_sole_copy:
+            raise StoreExists(
+                f"{self.folder} has records that the source does not begin with, and the source is an iterator that an "
+                "earlier conversion in this process may have used up. Make a new iterator of all records, or remove "
+                "this folder to convert what the iterator has left"
+            )
 
     def publish(self) -> None:
         """Mark the store as complete, and rename the folder to the target.
@@ -98,16 +119,30 @@ class ConversionDraft:
                     f"{self.target} was created by another process; the converted records are in {self.folder}"
                 ) from error
             remove(cut_of(self.folder))
+        _begun.discard(self.target.absolute())
 
 
 def claim(
-    target: Path, made_from: dict[str, Any], stack: contextlib.ExitStack, writing: dict[str, Any]
+    target: Path,
+    made_from: dict[str, Any],
+    stack: contextlib.ExitStack,
+    writing: dict[str, Any],
+    source: Any = None,
 ) -> ConversionDraft:
-    """The draft of a conversion into `target`, locked until the stack unwinds.
+    """The draft of a conversion into `target`, locked until the stack unwinds. `source`: where it is no file.
 
     Raises:
         StoreExists: the target or the draft's folder holds something else, or another process converts into it.
+        BadSource: `source` is a generator whose first records are gone.
     """
+    is_again = target.absolute() in _begun
+    state = inspect.getgeneratorstate(source) if inspect.isgenerator(source) else None
+    if is_again and state not in (None, inspect.GEN_CREATED):
+        raise BadSource(
+            f"an earlier conversion into {target} in this process has failed, and the generator has begun: its first "
+            "records would be missing. Make a new generator, or pass (record for record in GENERATOR) to convert what "
+            "it has left"
+        )
     if (target / NAME).exists():
         hold(target, stack)
         manifest = read_manifest(target, Files())
@@ -117,10 +152,18 @@ def claim(
             raise StoreExists(f"{problem}. {_ADVICE}")
         return ConversionDraft(target, target, stack, writing, manifest)
     check_vacant(target)
-    draft = ConversionDraft(draft_of(target), target, stack, writing)
-    if not draft.folder.exists():
-        return draft
-    hold(draft.folder, stack)
+    is_used = is_again and isinstance(source, Iterator) and state is None
+    draft = ConversionDraft(draft_of(target), target, stack, writing, is_sole_copy=is_used)
+    if draft.folder.exists():
+        _take_over(draft, made_from)
+    if source is not None:
+        _begun.add(target.absolute())
+    return draft
+
+
+def _take_over(draft: ConversionDraft, made_from: dict[str, Any]) -> None:
+    """Lock the folder of an earlier draft, and discard the draft if it is damaged or of another conversion."""
+    hold(draft.folder, draft.stack)
     foreign = f"{draft.folder} is no draft of a conversion, and a conversion needs this name. Move it away"
     try:
         manifest = read_manifest(draft.folder, Files())
@@ -138,7 +181,6 @@ def claim(
             draft.discard()
         else:
             draft.manifest = manifest
-    return draft
 
 
 def _mismatch(folder: Path, manifest: Manifest, made_from: dict[str, Any]) -> str | None:

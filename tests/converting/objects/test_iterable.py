@@ -141,7 +141,7 @@ def test_other_records_begin_where_they_differ(tmp_path: Path, codec: str) -> No
     for number, other in enumerate(others):
         with pytest.raises(ZeroDivisionError):
             ws.convert(broken(), tmp_path / f"{number}", fields=fields)
-        with ws.convert(iter(other), tmp_path / f"{number}", fields=fields) as store:
+        with ws.convert((record for record in other), tmp_path / f"{number}", fields=fields) as store:
             holds(store, {name: [record.get(name) for record in other] for name in ("x", "t")})
         assert len(list(tmp_path.iterdir())) == number + 1
 
@@ -228,3 +228,47 @@ def test_a_batch_with_other_fields_is_refused(tmp_path: Path) -> None:
     for other in ({"x": [1]}, {"x": [1], "y": [2], "z": [3]}):
         with pytest.raises(ws.SchemaMismatch, match=r"a batch has the fields \['x', 'y'\]; got"):
             ws.convert([{"x": [1], "y": [1]}, other], tmp_path / "store", batched=True)
+
+
+def _stopped(records: Iterator[Any], count: int, error: type[BaseException] = KeyboardInterrupt) -> Iterator[Any]:
+    for number, each in enumerate(records):
+        if number == count:
+            raise error
+        yield each
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_a_generator_that_has_begun_is_not_the_source_again(tmp_path: Path, count: int) -> None:
+    generator = ({"x": n} for n in range(200))
+    with pytest.raises(KeyboardInterrupt):
+        ws.convert(_stopped(generator, count), tmp_path / "store")
+    for _ in range(2):
+        with pytest.raises(ws.BadSource, match="the generator has begun"):
+            ws.convert(generator, tmp_path / "store")
+    with pytest.raises(ws.BadSource, match="the generator has begun"):
+        ws.convert(generator, tmp_path / "store", fields={"x": ws.Array("int64")})
+    with ws.convert(({"x": n} for n in range(200)), tmp_path / "store") as store:
+        holds(store, {"x": np.arange(200)})
+
+
+@pytest.mark.parametrize("more", [{}, {"fields": {"x": ws.Array("int64")}}])
+def test_an_iterator_that_lacks_the_records_of_the_draft_is_refused(tmp_path: Path, more: dict[str, Any]) -> None:
+    iterator = iter([{"x": n} for n in range(200)])
+    with pytest.raises(KeyboardInterrupt):
+        ws.convert(_stopped(iterator, 100), tmp_path / "store")
+    for _ in range(2):
+        with pytest.raises(ws.StoreExists, match=r"\.store\.converting has records .* Make a new iterator"):
+            ws.convert(iterator, tmp_path / "store", **more)
+    with ws.convert(iter([{"x": n} for n in range(200)]), tmp_path / "store") as store:  # goes on
+        holds(store, {"x": np.arange(200)})
+
+
+def test_an_iterator_is_converted_where_its_target_was_not_begun(tmp_path: Path) -> None:
+    generator = ({"x": n} for n in range(50))
+    next(generator)
+    with ws.convert(generator, tmp_path / "store") as store:
+        holds(store, {"x": np.arange(1, 50)})
+    with pytest.raises(KeyboardInterrupt):
+        ws.convert(_stopped(iter([{"x": n} for n in range(200)]), 100), tmp_path / "other")
+    with ws.convert([{"x": -n} for n in range(200)], tmp_path / "other") as store:  # a list has all its records
+        holds(store, {"x": -np.arange(200)})
