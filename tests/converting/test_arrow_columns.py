@@ -237,3 +237,41 @@ def test_damaged_typed_tensors_are_refused(tmp_path: Path, codec: str) -> None:
         with pytest.raises(ws.BadSource, match="column 'x'"):
             ws.convert(changed, tmp_path / "bad")
     assert dataclasses.replace(field, codec="raw") == ws.Ragged("complex64")
+
+
+VIEWS: dict[str, Any] = {
+    "in order": ([0, 1, 3], [1, 2, 1], [False] * 3, [[1], [2, 3], [4]]),
+    "out of order": ([2, 0, 1], [2, 2, 1], [False] * 3, [[3, 4], [1, 2], [2]]),
+    "overlapping": ([0, 0, 1], [4, 3, 3], [False] * 3, [[1, 2, 3, 4], [1, 2, 3], [2, 3, 4]]),
+    "null": ([2, 0, 1], [2, 2, 3], [False, True, False], [[3, 4], None, [2, 3, 4]]),
+    "all null": ([0, 0, 0], [1, 1, 1], [True] * 3, [None] * 3),
+    "equal": ([2, 0, 1], [2, 2, 2], [False] * 3, [[3, 4], [1, 2], [2, 3]]),
+}
+
+
+@pytest.mark.parametrize("kind", [pa.ListViewArray, pa.LargeListViewArray])
+@pytest.mark.parametrize("name", VIEWS)
+def test_list_views_hold_what_lists_hold(tmp_path: Path, kind: Any, name: str) -> None:
+    starts, sizes, gone, expected = VIEWS[name]
+    index: Any = pa.int32() if kind is pa.ListViewArray else pa.int64()
+
+    def views(values: Any) -> Any:
+        return kind.from_arrays(pa.array(starts, index), pa.array(sizes, index), values, mask=pa.array(gone))
+
+    table = pa.table({"x": views(pa.array([1, 2, 3, 4], pa.int16())), "t": views(pa.array(["1", "2", "3", "4"]))})
+    # Cut off, the first row leaves views that begin in the middle of their buffers.
+    table = pa.concat_tables([table.slice(0, 1), table]).combine_chunks().slice(1)
+    with ws.convert(table, tmp_path / "store") as store:
+        assert store.fields == {"x": ws.Ragged("int16"), "t": ws.Json()}
+        arrays = [None if value is None else np.array(value, np.int16) for value in expected]
+        texts = [None if value is None else [str(number) for number in value] for value in expected]
+        holds(store, {"x": arrays, "t": texts})
+
+
+def test_nested_list_views_are_arrays(tmp_path: Path) -> None:
+    kind = pa.list_view(pa.list_view(pa.int16()))
+    table = pa.table({"x": pa.array([[[1, 2], [3, 4]], None, [[5, 6], [7, 8]]], kind)})
+    values = [np.array([[1, 2], [3, 4]], np.int16), None, np.array([[5, 6], [7, 8]], np.int16)]
+    for number, field in enumerate((ws.Ragged("int16", 2), ws.Array("int16", (2, 2)))):
+        with ws.convert(table, tmp_path / str(number), fields={"x": field}) as store:
+            holds(store, {"x": values})

@@ -319,20 +319,22 @@ def _varying(edges: pa.Buffer | None, data: pa.Buffer | None, offset: int, count
 
 
 def _offsets(values: pa.Array) -> Int64:
-    """The start of each list in `values.flatten()`, int64 [n + 1]. `values` has no nulls."""
-    lengths = np.asarray(values.value_lengths().to_numpy(zero_copy_only=False), np.int64)
+    """The start of each list in `values.flatten()`, int64 [n + 1]. Null has the length 0."""
+    lengths = np.asarray(values.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), np.int64)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
 def _unwrapped(values: pa.Array) -> pa.Array:
-    """The storage of dictionaries and extension arrays. Fixed-shape tensors stay as they are."""
+    """The storage of dictionaries and extensions, and list views as lists. Fixed-shape tensors stay as they are."""
     while True:
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
         elif isinstance(values.type, pa.BaseExtensionType) and not isinstance(values.type, pa.FixedShapeTensorType):
             values = values.storage
         elif "list_view" in str(values.type)[:16]:
-            values = values.cast(pa.large_list(values.type.value_type))
+            # pyarrow's cast makes wrong offsets of views.
+            absent = values.is_null() if values.null_count else None
+            values = pa.LargeListArray.from_arrays(_offsets(values), values.flatten(), mask=absent)
         else:
             return values
 
