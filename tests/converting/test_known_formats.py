@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import warmstore as ws
@@ -36,6 +38,36 @@ def test_folders_and_files_tell_their_format(tmp_path: Path, names: list[str], e
     assert detect(str(tmp_path), paths_of(str(tmp_path))).name == expected
     if len(names) == 1:
         assert detect(tmp_path / names[0], paths_of(tmp_path / names[0])).name == expected
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """A folder of tables, some of them behind a link, with a link that leads back to it."""
+    rows = {"d/x": [1, 2], "d/sub/y": [3, 4], "real/z": [9], "d/sub/.hidden": [5], "d/_temporary/w": [6]}
+    for name, numbers in rows.items():
+        path = tmp_path / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"a": numbers}), path)
+    (tmp_path / "d" / "part2").symlink_to(tmp_path / "real")
+    (tmp_path / "d" / "again").symlink_to(tmp_path / "d" / "sub")
+    (tmp_path / "d" / "sub" / "up").symlink_to(tmp_path / "d")
+    return tmp_path / "d"
+
+
+def test_a_folder_has_the_files_behind_links_and_each_once(tables: Path, tmp_path: Path) -> None:
+    with ws.convert(tables, tmp_path / "store") as store:
+        assert store[:]["a"].tolist() == [9, 3, 4, 1, 2]
+    (tables / "x.parquet").unlink()
+    (tables / "sub" / "y.parquet").unlink()
+    assert detect(str(tables), paths_of(str(tables))).name == "parquet"
+
+
+@pytest.mark.parametrize("pattern", ["**", "**/*", "**/[a-z]*.parquet", "*", "**/**"])
+def test_a_pattern_names_each_file_once(tables: Path, tmp_path: Path, pattern: str) -> None:
+    for name in ("_temporary/w.parquet", "sub/up"):  # glob itself goes around in circles
+        (tables / name).unlink()
+    with ws.convert(f"{tables}/{pattern}", tmp_path / "store", format="parquet") as store:
+        assert store[:]["a"].tolist() == [9, 3, 4, 1, 2]
 
 
 def test_missing_and_unknown_sources_are_told_apart(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.converting.known_formats import FORMATS, IMAGES, OF_FILES, Format, is_hidden
+from warmstore.converting.known_formats import FORMATS, IMAGES, OF_FILES, Format
+from warmstore.converting.source_paths import files_below
 from warmstore.errors import NoSource, UnknownFormat
 from warmstore.records.format.array_interop import is_tensor
 from warmstore.records.format.manifest import NAME as STORE_NAME
@@ -76,11 +77,11 @@ def _kind_of_folder(path: Path) -> str | None:
         return "mds"
     if (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists():
         return "hugging_face"
-    below = [file for file in path.rglob("*") if file.is_file() and not is_hidden(file, path)]
+    below = {hidden: files_below(path, hidden) for hidden in {kind.hidden for kind in FORMATS.values()}}
     # A folder of images may also hold a table of labels. The format of most files decides.
-    counts = {name: sum(map(kind.matches, below)) for name, kind in FORMATS.items()}
+    counts = {name: sum(map(kind.matches, below[kind.hidden])) for name, kind in FORMATS.items()}
     del counts["images"]  # the last entry, so that another format wins a tie
-    counts["images"] = sum(file.suffix.lower() in IMAGES for file in below)
+    counts["images"] = sum(file.suffix.lower() in IMAGES for file in below[FORMATS["images"].hidden])
     if any((folder / "segments").is_dir() for folder in path.iterdir()):
         return "torchcachex"
     most = max(counts, key=lambda name: counts[name])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warmstore.converting.source_paths import files_below
 from warmstore.errors import BadSource, NoSource, UnknownFormat
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ class Format:
 
     suffixes: endings of file names. folder: the source is a folder, whose files the format's module lists. is_object:
         the source is an object in memory.
-    options: arguments of `convert` that this format takes and others do not.
+    options: arguments of `convert` that this format takes and others do not. hidden: beginnings of the names of files
+        and folders in a folder that are no data.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Format:
     folder: bool = False
     is_object: bool = False
     options: frozenset[str] = frozenset()
+    hidden: tuple[str, ...] = (".", "_")
 
     def matches(self, path: Path) -> bool:
         name = path.name.lower()
@@ -56,9 +59,7 @@ class Format:
                     raise BadSource(f"{path} is a file; the format {self.name!r} is a folder")
                 found += self._module.list_files(path)
             elif path.is_dir():
-                found += sorted(
-                    below for below in path.rglob("*") if self.matches(below) and not is_hidden(below, path)
-                )
+                found += filter(self.matches, files_below(path, self.hidden))
             else:
                 found.append(path)
         if not found:
@@ -80,12 +81,12 @@ FORMATS = {
         Format("csv", (".csv", ".tsv", ".csv.gz", ".tsv.gz")),
         Format("hdf5", (".h5", ".hdf5")),
         Format("hugging_face", folder=True),
-        Format("images", folder=True, options=frozenset({"decode", "size"})),
+        Format("images", folder=True, options=frozenset({"decode", "size"}), hidden=(".",)),
         Format("iterable", is_object=True, options=frozenset({"batched"})),
         Format("jsonl", (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")),
         Format("map_style", is_object=True),
         Format("mds", folder=True, options=frozenset({"decode"})),
-        Format("npy", (".npy",)),
+        Format("npy", (".npy",), hidden=(".",)),
         Format("npz", (".npz",)),
         Format("parquet", (".parquet", ".pq")),
         Format("table", is_object=True),
@@ -110,8 +111,3 @@ def named(name: str) -> Format:
     if name not in FORMATS:
         raise UnknownFormat(f"there is no format {name!r} to convert from; known are {', '.join(FORMATS)}")
     return FORMATS[name]
-
-
-def is_hidden(path: Path, folder: Path) -> bool:
-    """Whether a name below a folder begins with "." or "_", as those of other files than data do."""
-    return any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)

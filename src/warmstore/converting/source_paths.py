@@ -37,7 +37,7 @@ def _expanded(pattern: str) -> list[Path]:
         if Path(name).exists():
             paths.append(Path(name))
         elif glob.has_magic(name) and (matches := sorted(glob.glob(name, recursive=True))):  # noqa: PTH207 - absolute too
-            paths += map(Path, matches)
+            paths += _once([Path(match) for match in matches])
         else:
             missing.append(name)
     if missing and len(names) > 1:
@@ -48,6 +48,49 @@ def _expanded(pattern: str) -> list[Path]:
     if missing:
         raise NoSource(f"no file matches {pattern!r}")
     return paths
+
+
+def _once(paths: list[Path]) -> list[Path]:
+    """The matches of a pattern, without those in a folder that matches too, and without further names that links give
+    to a folder or to files in it."""
+    folders = {path for path in paths if path.is_dir()}
+    outermost = [path for path in paths if folders.isdisjoint(path.parents)]
+    real = {parent: parent.resolve() for parent in {path.parent for path in outermost}}
+    places = [path.resolve() if path in folders else real[path.parent] / path.name for path in outermost]
+    chosen: dict[Path, Path] = {}
+    # Names without links first.
+    for place, path in sorted(zip(places, outermost, strict=True), key=lambda pair: pair[0] != pair[1].absolute()):
+        chosen.setdefault(place, path)
+    return [path for place, path in zip(places, outermost, strict=True) if chosen[place] is path]
+
+
+def files_below(folder: Path, hidden: tuple[str, ...]) -> list[Path]:
+    """The files in a folder and the folders in it, sorted. Links to folders are followed; no folder is read twice.
+
+    Args:
+        hidden: beginnings of the names of files and folders that are left out.
+    """
+    found: list[Path] = []
+    seen: set[tuple[int, int]] = set()
+    roots = [folder]
+    while roots:
+        links: list[Path] = []
+        # All that lies in the folder itself comes before links, which may lead to it.
+        for root in roots:
+            for below, folders, names in os.walk(root):
+                is_new = _number(below) not in seen
+                seen.add(_number(below))
+                inner = sorted(name for name in folders if is_new and not name.startswith(hidden))
+                links += [Path(below, name) for name in inner if Path(below, name).is_symlink()]
+                folders[:] = inner  # os.walk does not enter links
+                found += [Path(below, name) for name in names if is_new and not name.startswith(hidden)]
+        roots = links
+    return sorted(found)
+
+
+def _number(folder: str | Path) -> tuple[int, int]:
+    status = Path(folder).stat()
+    return status.st_dev, status.st_ino
 
 
 def root_of(source: Any) -> Path:

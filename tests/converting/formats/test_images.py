@@ -103,3 +103,17 @@ def test_an_image_that_breaks_off_is_named(folder: Path, tmp_path: Path) -> None
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(ws.BadSource, match=path.name):
         ws.convert(folder, tmp_path / "store", decode=True)
+
+
+def test_links_are_followed_once_and_hidden_files_are_no_images(tmp_path: Path) -> None:
+    (tmp_path / "in" / "cat").mkdir(parents=True)
+    (tmp_path / "more").mkdir()
+    for name in ("in/cat/_DSC1.png", "more/2.png"):
+        image(0).save(tmp_path / name)
+    (tmp_path / "in" / "cat" / "all").symlink_to("../cat")
+    (tmp_path / "in" / "cat" / "more").symlink_to("../../more")
+    (tmp_path / "in" / "cat" / ".ipynb_checkpoints").mkdir()
+    for name in ("._1.png", ".ipynb_checkpoints/1-checkpoint.png"):
+        (tmp_path / "in" / "cat" / name).write_bytes(b"no image")
+    with ws.convert(tmp_path / "in", tmp_path / "store", decode=True) as store:
+        assert store[:]["path"] == ["cat/_DSC1.png", "cat/more/2.png"]

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.converting.known_formats import IMAGES
+from warmstore.converting.known_formats import FORMATS, IMAGES
 from warmstore.converting.record_columns import columns_of_records
 from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, RecordSource, Request, SourceBatch
+from warmstore.converting.source_paths import files_below
 from warmstore.errors import BadSource, UnsupportedType
 from warmstore.extras import imported
 from warmstore.records.format.fields import Array, Bytes, Field, Fields, Ragged, Text
@@ -22,19 +23,20 @@ from warmstore.storage.threads import ThreadPool
 
 _CHANNELS = 3
 _DEEP = {"I", "F", "I;16", "I;16B", "I;16L", "I;16N"}
+_HIDDEN = FORMATS["images"].hidden
 _WORKERS = min(8, os.cpu_count() or 1)
 
 
 def list_files(folder: Path) -> list[Path]:
     """The images of all classes, classes and files sorted by name."""
     found: list[Path] = []
-    for class_folder in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
-        for below, folders, names in os.walk(class_folder, followlinks=True):
-            folders.sort()
-            found += [Path(below, name) for name in names if Path(name).suffix.lower() in IMAGES]
+    for class_folder in sorted(
+        path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(_HIDDEN)
+    ):
+        found += [path for path in files_below(class_folder, _HIDDEN) if path.suffix.lower() in IMAGES]
     if not found:
         raise BadSource(f"{folder} needs a subfolder with images for each class, such as {folder / 'cat' / '1.jpg'}")
-    beside = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    beside = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith(_HIDDEN))
     loose = sorted(path for path in beside if path.suffix.lower() in IMAGES)
     if loose:
         raise BadSource(f"{loose[0]} lies in no subfolder, so it has no class; move it into one, or out of {folder}")
@@ -47,7 +49,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     if len(request.paths) > 1:
         raise BadSource(f"{len(request.paths)} folders of images; convert one, with a subfolder for each class")
     folder = request.paths[0]
-    classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(_HIDDEN))
     numbers = {name: number for number, name in enumerate(classes)}
     if request.decode:
         imported("PIL.Image", "this format")
