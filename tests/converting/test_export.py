@@ -21,7 +21,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ws.RecordStore:
     """300 records in batches of very different sizes, read in spans of very few bytes."""
     monkeypatch.setattr(record_source, "BATCH_BYTES", 700)
     monkeypatch.setattr(record_source, "BATCH_ROWS", 20)
-    monkeypatch.setattr(export, "_REOPEN", 2000)
+    monkeypatch.setattr(export, "_MAPPED", 2000)
     made = ws.RecordStore.create(
         tmp_path / "store", {"x": ws.Array("int64"), "t": ws.Text(), "p": ws.Ragged("int8", 2)}
     )
@@ -123,6 +123,56 @@ def _failing(plain: Any) -> Any:
         return plain(self, to)
 
     return rename
+
+
+def _replace(store: ws.RecordStore) -> None:
+    store.close()
+    store.path.rename(store.path.with_name("old"))
+    ws.RecordStore.create(store.path, {"x": ws.Array("int64")}).close()
+
+
+EDITS: dict[str, Any] = {
+    "update": lambda store: store.update(slice(0, 300), {"x": np.arange(1000, 1300)}),
+    "delete": lambda store: store.delete([0, 1]),
+    "rewrite": lambda store: (store.delete(range(0, 300, 2)), store.rebalance(progress=False)),
+    "replace": _replace,
+}
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("edit", EDITS)
+def test_all_records_are_those_of_one_moment(
+    store: ws.RecordStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: str, is_open: bool
+) -> None:
+    store.flush()
+    plain = export.TARGETS["npy"]
+
+    def edited(draft: Path, single: bool, fields: Any, rows: int, blocks: Any) -> None:
+        def more() -> Any:
+            yield next(blocks)
+            yield next(blocks)
+            EDITS[edit](store)
+            yield from blocks
+
+        plain(draft, single, fields, rows, more())
+
+    monkeypatch.setitem(export.TARGETS, "npy", edited)
+    with ws.RecordStore.open(store.path) as reader:
+        path = ws.export(reader if is_open else store.path, tmp_path / "x.npy", fields=["x"])
+    assert np.load(path).tolist() == list(range(300))
+    store.close()
+
+
+def test_a_store_that_is_open_at_a_url_fetches_what_is_exported(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 1 << 60, (500, 1000))
+    with ws.RecordStore.create(tmp_path / "store", {"x": ws.Array("int64", 1000)}) as store:
+        store.extend({"x": values})
+        store.push(f"file://{tmp_path}/remote", progress=False)
+    with ws.RecordStore.open(f"file://{tmp_path}/remote", cache_dir=tmp_path / "copies") as remote:
+        ws.export(remote, tmp_path / "x.npy")
+    ws.export(f"file://{tmp_path}/remote", tmp_path / "y.npy")
+    assert np.array_equal(np.load(tmp_path / "x.npy"), values)
+    assert np.array_equal(np.load(tmp_path / "y.npy"), values)
 
 
 def test_a_damaged_store_leaves_no_target(store: ws.RecordStore, tmp_path: Path) -> None:

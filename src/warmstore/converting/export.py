@@ -16,8 +16,9 @@ import numpy as np
 from warmstore.converting.export_targets import TARGETS, Block
 from warmstore.converting.record_source import rows_at_once
 from warmstore.errors import SchemaMismatch, TargetExists, UnknownFormat
-from warmstore.records.format.fields import Fields
+from warmstore.records.format.fields import Array, Fields
 from warmstore.records.format.value_encoding import raw_rows
+from warmstore.records.gather_results import CommittedRecords
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.progress import progress_bar
@@ -30,8 +31,8 @@ _SUFFIXES = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-_REOPEN = 128 << 20
-"""Bytes after which the store is reopened: pages that were read stay mapped until then."""
+_MAPPED = 128 << 20
+"""Bytes after which the pages that were read are unmapped."""
 
 
 def export(
@@ -45,7 +46,8 @@ def export(
 ) -> Path:
     """Write the committed records of a store to a file, or to a folder of .npy files. Every row is checked.
 
-    Pending rows of a store that is open for appending are flushed first.
+    Pending rows of a store that is open for appending are flushed first. All records are those of one moment: of the
+    call, or of the last refresh of a store that is open for reading.
 
     Args:
         store: an open store or its folder.
@@ -71,21 +73,30 @@ def export(
         Damaged: a row does not match its checksum; the target is unchanged.
     """
     target = Path(target)
-    if isinstance(store, RecordStore):
+    kind = _format(target, format)
+    with _opened(store) as reader:
+        chosen = _chosen(reader.fields, fields, str(reader.path))
+        _check_replaceable(target, reader.path, overwrite)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        generation = reader._session.generation
+        # A gatherer of its own checks rows that the store has read before, too.
+        records = CommittedRecords.of(generation, generation.recheck())
+        rows = records.snapshot.length
+        with progress_bar(rows, None, 0, reader.path.name, progress) as advance, _draft(target) as draft:
+            TARGETS[kind](draft, target.suffix == ".npy", chosen, rows, _blocks(records, chosen, advance))
+    return target
+
+
+@contextmanager
+def _opened(store: RecordStore | str | os.PathLike[str]) -> Iterator[RecordStore]:
+    """A store to read. An open one is read itself: that of a URL fetches what its folder lacks."""
+    if isinstance(store, RecordStore) and not store.closed:
         if store.mode == "a":
             store.flush()
-        store = store.path
-    kind = _format(target, format)
-    with RecordStore.open(store) as reader:
-        chosen = _chosen(reader.fields, fields, str(reader.path))
-        rows = len(reader)
-        folder = reader.path
-        spans = list(_spans(reader))
-    _check_replaceable(target, folder, overwrite)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with progress_bar(rows, None, 0, folder.name, progress) as advance, _draft(target) as draft:
-        TARGETS[kind](draft, target.suffix == ".npy", chosen, rows, _blocks(Path(store), chosen, spans, advance))
-    return target
+        yield store
+    else:
+        with RecordStore.open(store.path if isinstance(store, RecordStore) else store) as reader:
+            yield reader
 
 
 def _format(target: Path, format: str | None) -> str:
@@ -107,32 +118,21 @@ def _chosen(fields: Fields, names: Sequence[str] | None, what: str) -> Fields:
     return {name: fields[name] for name in names}
 
 
-def _spans(store: RecordStore) -> Iterator[tuple[int, int]]:
-    """Positions [first, last) of blocks of a few megabytes, by the average size of a record."""
-    step = rows_at_once(_per_record(store))
-    for first in range(0, len(store), step):
-        yield first, min(first + step, len(store))
-
-
-def _per_record(store: RecordStore) -> int:
-    """The average bytes of a record, at least 1."""
-    total = sum(int(sizes.sum()) for sizes in store._snapshot.size)
-    return max(total // max(store._snapshot.rows, 1), 1)
-
-
-def _blocks(folder: Path, fields: Fields, spans: list[tuple[int, int]], advance: Any) -> Iterator[Block]:
-    at = 0
-    while at < len(spans):
-        with RecordStore.open(folder) as store:
-            until = spans[at][0] + _REOPEN // _per_record(store) + 1
-            while at < len(spans) and spans[at][0] < until:
-                first, last = spans[at]
-                gathered = store._session.generation.read(fields, np.arange(first, last))
-                yield {
-                    name: raw_rows(field, rows) for (name, field), rows in zip(fields.items(), gathered, strict=True)
-                }
-                advance(last - first, None)
-                at += 1
+def _blocks(records: CommittedRecords, fields: Fields, advance: Any) -> Iterator[Block]:
+    """The records in blocks of a few megabytes, by their average size. All are read as they are at the first block."""
+    snapshot, chunks = records.snapshot, records.gatherer.batches.chunks
+    stored = sum(int(sizes.sum()) for sizes in snapshot.size) // max(snapshot.rows, 1)
+    width = max(stored, sum(field.width for field in fields.values() if isinstance(field, Array)), 1)
+    step, mapped = rows_at_once(width), 0
+    for first in range(0, snapshot.length, step):
+        positions = np.arange(first, min(first + step, snapshot.length))
+        gathered = {name: records.gather(name, positions) for name in fields}
+        yield {name: raw_rows(fields[name], rows) for name, rows in gathered.items()}
+        advance(len(positions), None)
+        mapped += width * len(positions)
+        if mapped >= _MAPPED:
+            chunks.drop_pages()
+            mapped = 0
 
 
 def _check_replaceable(target: Path, store: Path, overwrite: bool) -> None:

@@ -38,9 +38,9 @@ class CommittedRecords:
     snapshot: Snapshot
 
     @classmethod
-    def of(cls, generation: Generation) -> "CommittedRecords":
+    def of(cls, generation: Generation, gatherer: Gatherer | None = None) -> "CommittedRecords":
         """Those that this process has read from the log by now."""
-        gatherer = generation.gatherer
+        gatherer = gatherer or generation.gatherer
         return cls(generation, gatherer, gatherer.snapshot)
 
     @property
