@@ -9,8 +9,9 @@ import pytest
 from tests.converting.common import holds, small_batches
 
 import warmstore as ws
-from warmstore.converting import conversion_draft
+from warmstore.converting import conversion, conversion_draft
 from warmstore.converting.conversion_draft import ConversionDraft, cut_of, draft_of
+from warmstore.storage.files import Files
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +133,53 @@ def test_a_draft_that_lost_parts_is_begun_anew(tmp_path: Path) -> None:
             holds(store, {"x": np.arange(60)})
         (tmp_path / "store").rename(tmp_path / f"{number}")
         assert names(tmp_path) == [str(at) for at in range(number + 1)]
+
+
+@pytest.fixture
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source of 200 lines, of which more than 150 are in the draft, in several chunks."""
+
+    def stop(store: ws.RecordStore, written: int) -> None:
+        if written > 150:
+            raise KeyboardInterrupt
+
+    source = lines(tmp_path / "x.jsonl", 200)
+    with monkeypatch.context() as patch:
+        patch.setattr(conversion, "_check_alone", stop)
+        with pytest.raises(KeyboardInterrupt):
+            ws.convert(source, tmp_path / "store", chunk_size=4096)
+    assert len(list(draft_of(tmp_path / "store").glob("g0001/*.arrow"))) > 1
+    return source
+
+
+def _is_whole(source: Path) -> None:
+    with ws.convert(source, source.parent / "store", chunk_size=4096) as store:
+        holds(store, {"x": np.arange(200)})
+        assert store.verify(progress=False).ok
+    assert names(source.parent) == ["store", "x.jsonl"]
+
+
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_draft_without_one_of_its_chunks_is_begun_anew(begun: Path, which: int) -> None:
+    sorted(draft_of(begun.parent / "store").glob("g0001/*.arrow"))[which].unlink()
+    _is_whole(begun)
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_removal_that_was_broken_off_leaves_no_draft(
+    begun: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def remove_folder(self: Files, folder: Path) -> None:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file())[:number]:
+            path.unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "remove_folder", remove_folder)
+        with pytest.raises(KeyboardInterrupt):
+            ws.convert(begun, begun.parent / "store", fields=["x"])
+    assert not draft_of(begun.parent / "store").exists()
+    _is_whole(begun)
 
 
 def test_what_is_in_the_way_is_kept(tmp_path: Path) -> None:

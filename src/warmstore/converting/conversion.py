@@ -162,12 +162,16 @@ def _open_draft(draft: ConversionDraft, opened: RecordSource, described: dict[st
         draft.discard()
         return None
     try:
-        return draft.open()
+        store = draft.open()
     except (Damaged, NewerFormat, NotAStore):
         if not draft.is_draft:
             raise
-        draft.discard()
-        return None
+    else:
+        if not (draft.is_draft and store._snapshot.unreadable):
+            return store
+        store.close()
+    draft.discard()
+    return None
 
 
 def _fill(store: RecordStore, blocks: Iterator[tuple[Block, int | None]], start: int, advance: Any) -> None:

@@ -118,7 +118,8 @@ class ConversionDraft:
                 raise StoreExists(
                     f"{self.target} was created by another process; the converted records are in {self.folder}"
                 ) from error
-            remove(cut_of(self.folder))
+            for folder in (self.folder, cut_of(self.folder)):
+                remove(folder)
         _begun.discard(self.target.absolute())
 
 
@@ -224,12 +225,12 @@ def hold(folder: Path, stack: contextlib.ExitStack) -> None:
 
 
 def remove(draft: Path) -> None:
-    """Remove a draft, store.json last: it identifies the folder as a draft if the removal is interrupted."""
+    """Remove a draft. It is renamed first: a removal that is broken off leaves nothing that looks like a draft, and the
+    next one finishes it."""
     files = Files()
+    removed = draft.with_name(draft.name + ".removed")
+    if removed.exists():
+        files.remove_folder(removed)
     if draft.exists():
-        for part in sorted(draft.iterdir(), key=lambda path: path.name == NAME):
-            if part.is_dir():
-                files.remove_folder(part)
-            else:
-                files.remove(part)
-        files.remove_folder(draft)
+        files.rename(draft, removed)
+        files.remove_folder(removed)
