@@ -1,6 +1,8 @@
 """Killed conversions go on where they stopped: exactly once, in order, and with nothing else."""
 
 import json
+import os
+import re
 import signal
 import sys
 import tarfile
@@ -19,6 +21,8 @@ from tests.slow import thinned
 import warmstore as ws
 from warmstore.converting import conversion
 from warmstore.converting.conversion_draft import draft_of
+from warmstore.records.format.manifest import read_manifest, write_manifest
+from warmstore.storage.files import Files
 
 ROWS = 200
 
@@ -155,6 +159,73 @@ def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "full" / "file").touch()
     with pytest.raises(ws.StoreExists, match="not empty"):
         ws.convert(tmp_path / "x.npy", tmp_path / "full")
+
+
+class _Numbers:
+    """Records that have an attribute as a `datasets.Dataset` has."""
+
+    _fingerprint = "abc"
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __iter__(self) -> Any:
+        return ({"x": n * self.factor} for n in range(3))
+
+
+OTHERS: dict[str, Any] = {
+    "a further key": ([{"a": 1}], [{"a": 1, "b": 2}], "has the fields ['a'], the source ['a', 'b']"),
+    "a key less": ([{"a": 1, "b": 2}], [{"a": 1}], "has the fields ['a', 'b'], the source ['a']"),
+    "a further array": ({"a": np.arange(3)}, {"a": np.arange(3), "b": np.arange(3)}, "the source ['a', 'b']"),
+    "a further column": (pa.table({"a": [1]}), pa.table({"a": [1], "b": [2]}), "the source ['a', 'b']"),
+    "other records": (_Numbers(1), _Numbers(2), "field 'x' of its records 0 to 2 differs"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_a_complete_store_of_other_records_is_refused(tmp_path: Path, case: str) -> None:
+    first, other, message = OTHERS[case]
+    ws.convert(first, tmp_path / "store").close()
+    with pytest.raises(ws.StoreExists, match=re.escape(message)):
+        ws.convert(other, tmp_path / "store")
+    ws.convert(first, tmp_path / "store").close()
+
+
+def test_other_metadata_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(50))
+    for number, source in enumerate((tmp_path / "x.npy", {"x": np.arange(50)})):
+        ws.convert(source, tmp_path / f"{number}", metadata={"v": [1, 2]}).close()
+        for same in ({"v": [1, 2]}, {}, None):
+            ws.convert(source, tmp_path / f"{number}", metadata=same).close()
+        with pytest.raises(ws.StoreExists, match=r"other metadata: 'v' is \[1, 2\], and metadata= has 3"):
+            ws.convert(source, tmp_path / f"{number}", metadata={"v": 3})
+    with pytest.raises(ws.UnsupportedType):
+        ws.convert(tmp_path / "x.npy", tmp_path / "0", metadata={"v": object()})
+
+
+def test_the_same_files_with_other_partitions_are_refused(tmp_path: Path) -> None:
+    source = tmp_path / "year=2024" / "x.parquet"
+    source.parent.mkdir()
+    pq.write_table(pa.table({"a": [1, 2]}), source)
+    ws.convert(f"{tmp_path}/*/x.parquet", tmp_path / "store").close()
+    ws.convert(f"{tmp_path}/*/x.parquet", tmp_path / "store").close()
+    with pytest.raises(ws.StoreExists, match=r"its partitions was \['year'\], now it is \[\]"):
+        ws.convert([source], tmp_path / "store")
+    described = tmp_path / "store" / "store.json"
+    manifest = read_manifest(tmp_path / "store", Files())
+    del manifest.metadata["converted"]["partitions"]  # as earlier releases made them
+    write_manifest(tmp_path / "store", manifest, Files())
+    assert "partitions" not in described.read_text()
+    ws.convert([source], tmp_path / "store").close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are UTF-8 elsewhere")
+def test_files_with_names_that_are_no_text_are_converted(tmp_path: Path) -> None:
+    source = tmp_path / os.fsdecode(b"\xff.npy")
+    np.save(source, np.arange(5))
+    for _ in range(2):
+        with ws.convert(source, tmp_path / "store") as store:
+            holds(store, {"data": np.arange(5)})
 
 
 def test_two_conversions_into_one_store_at_a_time_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

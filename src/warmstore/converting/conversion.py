@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import xxhash
 
 from warmstore.converting.conversion_draft import (
     CONVERTED,
+    PARTITIONS,
     UNKNOWN,
     ConversionDraft,
     as_json,
@@ -27,6 +27,7 @@ from warmstore.converting.conversion_draft import (
     remove,
 )
 from warmstore.converting.format_detection import detect
+from warmstore.converting.hive_partitions import partition_names
 from warmstore.converting.known_formats import Format, named
 from warmstore.converting.record_source import BROKEN, RecordSource, Request, SourceBatch, fields_argument
 from warmstore.converting.source_paths import paths_of, root_of
@@ -42,7 +43,7 @@ from warmstore.errors import (
 from warmstore.identity import identify
 from warmstore.identity.identity import reasons
 from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn
-from warmstore.records.format.fields import Field, Fields, fields_to_json
+from warmstore.records.format.fields import Field, Fields, Json, fields_to_json
 from warmstore.records.format.value_encoding import encode, raw_rows
 from warmstore.records.maintenance.filtering import copy_kept
 from warmstore.replicate.record_store import RecordStore
@@ -114,21 +115,21 @@ def convert(
     request = Request(source, path_tuple, fields_argument(fields), decode, _size(size), batched, root)
     files = kind.files(paths) if paths is not None else []
     made_from = _made_from(kind, request, files)
-    if metadata and CONVERTED in metadata:
+    metadata = metadata or {}
+    encode("metadata", Json(), [metadata])
+    if CONVERTED in metadata:
         raise ValueError(f"metadata has the name {CONVERTED!r}, which describes the source: choose another name")
     target = Path(path)
     what = str(source) if paths else kind.name
     writing: dict[str, Any] = {"chunk_size": chunk_size, "writer_threads": writer_threads}
     with contextlib.ExitStack() as stack:
-        draft = claim(target, made_from, stack, writing, None if paths else source)
+        draft = claim(target, made_from, metadata, stack, writing, None if paths else source)
         if draft.is_complete and (made_from["files"] or made_from["source"]):
             if draft.is_draft:
                 draft.publish()
             return RecordStore.open(target)
-        if draft.manifest is not None and not draft.is_draft:
-            request = replace(request, fields=draft.manifest.fields)
         opened = kind.open(request, files)
-        described = {**opened.metadata, **(metadata or {}), CONVERTED: {**made_from, "complete": False}}
+        described = {**opened.metadata, **metadata, CONVERTED: {**made_from, "complete": False}}
         store = _open_draft(draft, opened, described)
         start = 0 if store is None else len(store)
         blocks = _blocks(opened, start, what)
@@ -161,6 +162,11 @@ def _open_draft(draft: ConversionDraft, opened: RecordSource, described: dict[st
     if draft.is_draft and (draft.manifest.fields != opened.fields or draft.manifest.metadata != as_json(expected)):
         draft.discard()
         return None
+    if draft.manifest.fields.keys() != opened.fields.keys():
+        raise StoreExists(
+            f"{draft.target} was made from something else: it has the fields {list(draft.manifest.fields)}, the source "
+            f"{list(opened.fields)}. Name a new folder, or choose with fields=[...]"
+        )
     try:
         store = draft.open()
     except (Damaged, NewerFormat, NotAStore):
@@ -345,14 +351,16 @@ def _made_from(kind: Format, request: Request, files: Sequence[Path]) -> dict[st
     """What a store keeps about its conversion. Only a conversion with an equal description resumes it."""
     fields, decode = request.fields, request.decode
     if request.paths is not None:
-        source: Any = [str(path.absolute()) for path in request.paths]
+        # JSON has no text for a name that is no UTF-8.
+        source: Any = [os.fsencode(path.absolute()).decode(errors="backslashreplace") for path in request.paths]
     else:
-        source = getattr(request.source, "_fingerprint", None)  # of a datasets.Dataset
+        # Other objects may have an attribute of this name: wrappers of data sets, frames with such a column.
+        source = getattr(request.source, "_fingerprint", None) if kind.name == "hugging_face" else None
     state = xxhash.xxh3_128()
     for file in files:
         stat = file.stat()
         settle(stat.st_mtime_ns)
-        state.update(f"{file.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        state.update(os.fsencode(f"{file.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\0"))
     return {
         "format": kind.name,
         "source": source,
@@ -361,4 +369,5 @@ def _made_from(kind: Format, request: Request, files: Sequence[Path]) -> dict[st
         "decode": _described_function(decode) if callable(decode) else decode or False,
         "size": request.size and list(request.size),
         "batched": request.batched,
+        PARTITIONS: partition_names(files[0], request.root) if files and request.root else [],
     }

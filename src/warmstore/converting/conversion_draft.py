@@ -25,6 +25,9 @@ CONVERTED = "converted"
 
 _log = logging.getLogger("warmstore")
 
+PARTITIONS = "partitions"
+"""The name of the names of the source's Hive partitions in the description."""
+
 UNKNOWN = "unknown"
 """The name, in the description of a function, of the reason why it has no identity."""
 
@@ -126,11 +129,13 @@ class ConversionDraft:
 def claim(
     target: Path,
     made_from: dict[str, Any],
+    metadata: dict[str, Any],
     stack: contextlib.ExitStack,
     writing: dict[str, Any],
     source: Any = None,
 ) -> ConversionDraft:
     """The draft of a conversion into `target`, locked until the stack unwinds. `source`: where it is no file.
+    `metadata`: the caller's.
 
     Raises:
         StoreExists: the target or the draft's folder holds something else, or another process converts into it.
@@ -149,20 +154,20 @@ def claim(
         manifest = read_manifest(target, Files())
         if not isinstance(manifest.metadata.get(CONVERTED), dict):
             raise StoreExists(f"{target} holds a store that was not converted from anything. {_ADVICE}")
-        if problem := _mismatch(target, manifest, made_from):
+        if problem := _mismatch(target, manifest, made_from, metadata):
             raise StoreExists(f"{problem}. {_ADVICE}")
         return ConversionDraft(target, target, stack, writing, manifest)
     check_vacant(target)
     is_used = is_again and isinstance(source, Iterator) and state is None
     draft = ConversionDraft(draft_of(target), target, stack, writing, is_sole_copy=is_used)
     if draft.folder.exists():
-        _take_over(draft, made_from)
+        _take_over(draft, made_from, metadata)
     if source is not None:
         _begun.add(target.absolute())
     return draft
 
 
-def _take_over(draft: ConversionDraft, made_from: dict[str, Any]) -> None:
+def _take_over(draft: ConversionDraft, made_from: dict[str, Any], metadata: dict[str, Any]) -> None:
     """Lock the folder of an earlier draft, and discard the draft if it is damaged or of another conversion."""
     hold(draft.folder, draft.stack)
     foreign = f"{draft.folder} is no draft of a conversion, and a conversion needs this name. Move it away"
@@ -177,20 +182,22 @@ def _take_over(draft: ConversionDraft, made_from: dict[str, Any]) -> None:
     else:
         if not isinstance(manifest.metadata.get(CONVERTED), dict):
             raise StoreExists(foreign)
-        if problem := _mismatch(draft.folder, manifest, made_from):
+        if problem := _mismatch(draft.folder, manifest, made_from, metadata):
             _log.info("a conversion starts again: %s", problem)
             draft.discard()
         else:
             draft.manifest = manifest
 
 
-def _mismatch(folder: Path, manifest: Manifest, made_from: dict[str, Any]) -> str | None:
+def _mismatch(folder: Path, manifest: Manifest, made_from: dict[str, Any], metadata: dict[str, Any]) -> str | None:
     """How a store's conversion differs from the one that is asked for, or None."""
     known = manifest.metadata[CONVERTED]
     described = fields_to_json(manifest.fields)
     for name, value in as_json(made_from).items():
         if name == "decode" and isinstance(value, dict):
             return f"{folder} may hold what another decode= made: {value[UNKNOWN]}"
+        if name == PARTITIONS and name not in known:
+            continue  # made by an earlier release
         if as_json(known.get(name)) == value or (name == "fields" and value == as_json(described)):
             continue
         if name == "files":
@@ -199,6 +206,10 @@ def _mismatch(folder: Path, manifest: Manifest, made_from: dict[str, Any]) -> st
             f"{folder} holds a store made from something else: its {name} was {known.get(name)!r:.200}, now it is "
             f"{value!r:.200}"
         )
+    for name, value in metadata.items():
+        was = manifest.metadata.get(name)
+        if json.dumps(was, sort_keys=True) != json.dumps(value, sort_keys=True):  # NaN is not equal to itself
+            return f"{folder} has other metadata: {name!r} is {was!r:.200}, and metadata= has {value!r:.200}"
     return None
 
 
@@ -228,7 +239,7 @@ def remove(draft: Path) -> None:
     """Remove a draft. It is renamed first: a removal that is broken off leaves nothing that looks like a draft, and the
     next one finishes it."""
     files = Files()
-    removed = draft.with_name(draft.name + ".removed")
+    removed = draft.with_name(draft.name + ".tmp")
     if removed.exists():
         files.remove_folder(removed)
     if draft.exists():

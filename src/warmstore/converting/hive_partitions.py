@@ -68,6 +68,11 @@ def partitions_of(files: Sequence[Path], root: Path | None, columns: Sequence[st
     return Partitions(texts, {name: _field(texts[name]) for name in names})
 
 
+def partition_names(path: Path, root: Path) -> list[str]:
+    """The names of the partitions that a file below `root` is in."""
+    return list(_of_file(path, root))
+
+
 def _of_file(path: Path, root: Path) -> dict[str, str | None]:
     inside = os.path.relpath(path.absolute(), root)
     values: dict[str, str | None] = {}
