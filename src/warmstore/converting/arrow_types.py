@@ -20,6 +20,11 @@ def field_of_column(column: pa.Field) -> Field:
     if described is not None:
         return described.field
     kind = plain(column.type)
+    if _extension(column)[0] == "pandas.period":
+        raise UnsupportedType(
+            f"column {column.name!r} holds periods of pandas, which no field holds: convert series.dt.to_timestamp(), "
+            "or leave it out with fields=[...]"
+        )
     if is_variable_tensor(column):
         dtype, _ = fixed(kind.field("data").type.value_type)
         if dtype is not None:
@@ -64,12 +69,7 @@ def is_variable_tensor(column: pa.Field) -> bool:
     Raises:
         UnsupportedType: the tensors have permuted dimensions.
     """
-    if isinstance(column.type, pa.BaseExtensionType):
-        name, options = column.type.extension_name, _serialized(column.type)
-    else:
-        metadata = column.metadata or {}
-        name = metadata.get(b"ARROW:extension:name", b"").decode()
-        options = metadata.get(b"ARROW:extension:metadata", b"")
+    name, options = _extension(column)
     kind = plain(column.type)
     if name != TENSOR or not pa.types.is_struct(kind) or {part.name for part in kind} != {"data", "shape"}:
         return False
@@ -80,6 +80,15 @@ def is_variable_tensor(column: pa.Field) -> bool:
             "fields=[...]"
         )
     return is_list(kind.field("data").type) and pa.types.is_fixed_size_list(kind.field("shape").type)
+
+
+def _extension(column: pa.Field) -> tuple[str, bytes]:
+    """The name and options of a column's extension type, registered or not; "" and b"" without one."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        return column.type.extension_name, _serialized(column.type)
+    metadata = column.metadata or {}
+    name = metadata.get(b"ARROW:extension:name", b"").decode()
+    return name, metadata.get(b"ARROW:extension:metadata", b"")
 
 
 def _serialized(kind: pa.BaseExtensionType) -> bytes:

@@ -272,3 +272,15 @@ def test_an_iterator_is_converted_where_its_target_was_not_begun(tmp_path: Path)
         ws.convert(_stopped(iter([{"x": n} for n in range(200)]), 100), tmp_path / "other")
     with ws.convert([{"x": -n} for n in range(200)], tmp_path / "other") as store:  # a list has all its records
         holds(store, {"x": -np.arange(200)})
+
+
+def test_a_batch_may_lack_a_field_that_was_passed(tmp_path: Path) -> None:
+    batches = [{"x": [1, 2]}, {"x": [3], "y": ["a"]}, {"x": [4], "j": [None]}]
+    fields = {"x": ws.Array("int64"), "y": ws.Text(), "j": ws.Json()}
+    with ws.convert(batches, tmp_path / "store", batched=True, fields=fields) as store:
+        holds(store, {"x": [1, 2, 3, 4], "y": [None, None, "a", None], "j": [None] * 4})
+        assert present(store)["j"] == [False, False, False, True]
+    with pytest.raises(ws.SchemaMismatch, match="a batch has the fields"):
+        ws.convert(batches[::-1], tmp_path / "other", batched=True, fields=["x", "j"])
+    with pytest.raises(ws.SchemaMismatch, match="a batch has the fields"):
+        ws.convert([{"z": [1]}], tmp_path / "other", batched=True, fields=fields)

@@ -133,3 +133,48 @@ def test_a_polars_frame(tmp_path: Path) -> None:
         assert present(store)["r"] == [True, False, True] * 2
     with pytest.raises(ws.UnknownFormat, match=r"source\.collect\(\)"):
         ws.convert(frame.lazy(), tmp_path / "lazy")
+
+
+WIDE = 2**53 + 1
+COLUMNS: dict[str, Any] = {
+    "pyarrow": lambda: pa.array([WIDE, None, 3]),
+    "chunks": lambda: pa.chunked_array([[WIDE], [None, 3]]),
+    "pandas": lambda: pytest.importorskip("pandas").Series([WIDE, None, 3], dtype="Int64"),
+    "index": lambda: pytest.importorskip("pandas").Index([WIDE, None, 3], dtype="Int64"),
+    "extension": lambda: pytest.importorskip("pandas").array([WIDE, None, 3], dtype="Int64"),
+    "polars": lambda: pytest.importorskip("polars").Series([WIDE, None, 3]),
+}
+
+
+@pytest.mark.parametrize("form", ["dict", "batches"])
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_columns_in_a_dict_are_what_they_are_in_a_frame(tmp_path: Path, kind: str, form: str) -> None:
+    columns = {"a": COLUMNS[kind](), "b": np.arange(3), "c": ["x", None, "z"]}
+    source: Any = columns if form == "dict" else iter([columns])
+    with ws.convert(source, tmp_path / "store", batched=form == "batches") as store:
+        assert store.fields == {"a": ws.Array("int64"), "b": ws.Array("int64"), "c": ws.Text()}
+        holds(store, {"a": [WIDE, None, 3], "b": np.arange(3), "c": ["x", None, "z"]})
+
+
+def test_none_is_no_value_in_a_series_and_a_value_in_a_list(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    objects = pd.Series([{"a": 1}, None, {"b": 2}])
+    with ws.convert({"j": objects, "k": [{"a": 1}, None, {}]}, tmp_path / "store") as store:
+        assert present(store) == {"j": [True, False, True], "k": [True] * 3}  # None is a value in a list
+
+
+@pytest.mark.parametrize("values", [range(3), {"a": 1}, "abc", {1, 2}], ids=repr)
+def test_other_objects_are_no_columns(tmp_path: Path, values: Any) -> None:
+    with pytest.raises(ws.UnsupportedType, match=r"field 'x' is a .*; pass an array, a list, or a column"):
+        ws.convert({"x": values}, tmp_path / "store")
+
+
+def test_periods_are_refused(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"p": pd.period_range("2024-01", periods=2, freq="M"), "x": [1, 2]})
+    frame.to_parquet(tmp_path / "x.parquet")
+    for number, source in enumerate((frame, tmp_path / "x.parquet", {"p": frame["p"]})):
+        with pytest.raises(ws.UnsupportedType, match="column 'p' holds periods"):
+            ws.convert(source, tmp_path / f"{number}")
+    with ws.convert(frame, tmp_path / "chosen", fields=["x"]) as store:
+        assert store[:]["x"].tolist() == [1, 2]

@@ -5,19 +5,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from warmstore.converting.field_inference import column_field, native
+from warmstore.converting.objects.columns import SourceColumn
 from warmstore.converting.record_columns import (
     Record,
     check_names,
     columns_of_records,
     fields_of_records,
     groups_of,
-    nbytes_of,
 )
 from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, RecordSource, Request, SourceBatch
 from warmstore.errors import BadSource, SchemaMismatch
-from warmstore.records.format.array_interop import is_tensor
-from warmstore.records.format.fields import Field, Fields
+from warmstore.records.format.encoded_rows import absent_rows
+from warmstore.records.format.fields import Fields
 
 
 def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
@@ -57,31 +56,43 @@ def _source_of_batches(request: Request, batches: Iterator[Any], **more: Any) ->
     if first is None:
         raise BadSource("the source holds no records")
     _checked(first)
-    fields = request.choose(list(first), lambda name: column_field(name, first[name]))
+    infer = lambda name: SourceColumn.of(name, first[name]).field()  # noqa: E731
+    fields = request.choose(list(first), infer, open_ended=True)
 
     def read(begin: int) -> Iterator[SourceBatch]:
         for batch in itertools.chain([first], batches):
-            _check_batch(_checked(batch), fields, request.fields is None)
-            columns = {name: batch[name] for name in fields}
-            counts = {name: len(values) for name, values in columns.items()}
+            _check_batch(request, _checked(batch), fields)
+            columns = {name: SourceColumn.of(name, batch[name]) for name in fields if name in batch}
+            counts = {name: len(column) for name, column in columns.items()}
             if len(set(counts.values())) > 1:
                 raise SchemaMismatch(f"all fields of a batch need the same number of records; got {counts}")
             count = next(iter(counts.values()))
-            step = max(1, count * BATCH_BYTES // max(sum(nbytes_of(values) for values in columns.values()), 1))
-            for start in range(0, count, min(step, BATCH_ROWS)):
-                part = slice(start, start + min(step, BATCH_ROWS))
-                yield SourceBatch({name: _plain(values[part], fields[name]) for name, values in columns.items()})
+            size = sum(column.nbytes for column in columns.values())
+            step = min(max(1, count * BATCH_BYTES // max(size, 1)), BATCH_ROWS)
+            for start in range(0, count, step):
+                last = min(start + step, count)
+                yield SourceBatch(
+                    {
+                        name: columns[name].part(start, last, field)
+                        if name in columns
+                        else absent_rows(field, last - start)
+                        for name, field in fields.items()
+                    }
+                )
 
     return RecordSource(fields, read, skippable=False, **more)
 
 
-def _check_batch(batch: dict[str, Any], fields: Fields, every: bool) -> None:
-    if not fields.keys() <= batch.keys() or (every and batch.keys() != fields.keys()):
+def _check_batch(request: Request, batch: dict[str, Any], fields: Fields) -> None:
+    """Raise SchemaMismatch if a batch has further fields, or lacks one that the caller did not pass with its type."""
+    if request.fields is None:
+        fits = batch.keys() == fields.keys()
+    else:
+        fits = not fields.keys().isdisjoint(batch) and (
+            isinstance(request.fields, dict) or fields.keys() <= batch.keys()
+        )
+    if not fits:
         raise SchemaMismatch(
             f"a batch has the fields {sorted(fields)}; got {sorted(batch)}. For an absent field yield a list of None; "
             "pass a field that the first batch lacks with fields={...}"
         )
-
-
-def _plain(values: Any, field: Field) -> Any:
-    return native(values, field) if hasattr(values, "dtype") and not is_tensor(values) else values
