@@ -275,3 +275,45 @@ def test_nested_list_views_are_arrays(tmp_path: Path) -> None:
     for number, field in enumerate((ws.Ragged("int16", 2), ws.Array("int16", (2, 2)))):
         with ws.convert(table, tmp_path / str(number), fields={"x": field}) as store:
             holds(store, {"x": values})
+
+
+@pytest.mark.parametrize("suffix", ["arrow", "parquet"])
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        (ws.Array("float8_e4m3fn"), ws.Array("float8_e5m2")),
+        (ws.Array("float8_e4m3fn"), ws.Array("uint8")),
+        (ws.Array("bfloat16"), ws.Array("uint16")),
+        (ws.Array("float32", (2,)), ws.Array("complex64")),
+        (ws.Text(), ws.Json()),
+    ],
+    ids=str,
+)
+def test_files_whose_equal_types_are_other_fields_are_refused(
+    tmp_path: Path, suffix: str, first: Any, other: Any
+) -> None:
+    for name, field in (("1", first), ("2", other), ("3", dataclasses.replace(first, codec="zstd"))):
+        with ws.RecordStore.create(tmp_path / name, {"x": field}) as store:
+            store.extend({"x": example(field, 3, 0)})
+        ws.export(tmp_path / name, tmp_path / f"{name}.{suffix}")
+    for pair in ("12", "21"):
+        with pytest.raises(ws.BadSource, match=r"other columns than the first file: 'x' is .* instead of "):
+            ws.convert([tmp_path / f"{name}.{suffix}" for name in pair], tmp_path / "store")
+    with ws.convert([tmp_path / f"{name}.{suffix}" for name in "13"], tmp_path / "store") as store:
+        assert len(store) == 6
+
+
+@pytest.mark.parametrize("suffix", ["arrow", "parquet"])
+def test_an_export_and_a_plain_file_of_the_same_fields_fit(tmp_path: Path, suffix: str) -> None:
+    with ws.RecordStore.create(tmp_path / "in", {"x": ws.Array("int64")}) as store:
+        store.extend({"x": [1, 2]})
+    ws.export(tmp_path / "in", tmp_path / f"1.{suffix}")
+    plain = pa.table({"x": pa.array([3, 4], pa.int64())})
+    if suffix == "parquet":
+        pq.write_table(plain, tmp_path / "2.parquet")
+    else:
+        with pa.ipc.new_file(tmp_path / "2.arrow", plain.schema) as writer:
+            writer.write_table(plain)
+    for number, order in enumerate(("12", "21")):
+        with ws.convert([tmp_path / f"{name}.{suffix}" for name in order], tmp_path / f"{number}") as store:
+            assert sorted(store[:]["x"].tolist()) == [1, 2, 3, 4]

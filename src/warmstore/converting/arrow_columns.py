@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from warmstore.converting.arrow_types import field_of_column, is_file, is_list, is_variable_tensor
 from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, Request, SourceBatch
-from warmstore.errors import BadSource, Damaged, SchemaMismatch
+from warmstore.errors import BadSource, Damaged, SchemaMismatch, UnsupportedType
 from warmstore.records.arrow.arrow_elements import nulls_of
 from warmstore.records.arrow.arrow_schema import DESCRIPTION, stored_field, typed
 from warmstore.records.arrow.arrow_table import rows_of_stored, rows_of_typed
@@ -61,14 +61,27 @@ def _is_described(schema: pa.Schema, name: str) -> bool:
 
 
 def check_schema(schema: pa.Schema, other: pa.Schema, path: Path) -> None:
-    """Raise BadSource if a further file has other columns than the first."""
-    first, further = ({column.name: str(column.type) for column in columns} for columns in (schema, other))
+    """Raise BadSource if a further file has other columns than the first, or equal ones that hold other values."""
+    first, further = ({column.name: _meaning(each, column) for column in each} for each in (schema, other))
     if first != further:
         names = sorted(name for name in first.keys() | further.keys() if first.get(name) != further.get(name))
+        missing = ("missing", None)
+        kinds = {name: (further.get(name, missing), first.get(name, missing)) for name in names}
+        # Where the types are equal, the fields differ.
+        shown = {name: [str(kind[new[0] == old[0]]) for kind in (new, old)] for name, (new, old) in kinds.items()}
         raise BadSource(
             f"{path} has other columns than the first file: "
-            + ", ".join(f"{n!r} is {further.get(n, 'missing')} instead of {first.get(n, 'missing')}" for n in names)
+            + ", ".join(f"{name!r} is {new} instead of {old}" for name, (new, old) in shown.items())
         )
+
+
+def _meaning(schema: pa.Schema, column: pa.Field) -> tuple[str, Field | None]:
+    """The type of a column, and the field that its values are, whatever their codec; None where no field holds them."""
+    try:
+        field = stored_field(schema, column.name) or field_of_column(column)
+    except UnsupportedType:
+        return str(column.type), None
+    return str(column.type), without_codec(field)
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -129,7 +142,11 @@ def rows_of(column: pa.Field, field: Field, values: pa.Array, shapes: Any = None
 
 def same_values(field: Field, other: Field) -> bool:
     """Whether two fields are equal but for their codecs."""
-    return replace(field, codec="raw", dictionary=None) == replace(other, codec="raw", dictionary=None)
+    return without_codec(field) == without_codec(other)
+
+
+def without_codec(field: Field) -> Field:
+    return replace(field, codec="raw", dictionary=None)
 
 
 def _validate(name: str, values: pa.Array) -> None:
