@@ -34,11 +34,7 @@ class Format:
     hidden: tuple[str, ...] = (".", "_")
 
     def matches(self, path: Path) -> bool:
-        name = path.name.lower()
-        # Shards may have their number after the suffix: train.array_record-00000-of-00010
-        return any(
-            name.endswith(suffix) or re.search(re.escape(suffix) + r"-\d+-of-\d+$", name) for suffix in self.suffixes
-        )
+        return plain_name(path).endswith(self.suffixes)
 
     def open(self, request: Request, files: Sequence[Path]) -> RecordSource:
         source: RecordSource = self._module.open_source(request, files)
@@ -100,6 +96,11 @@ OF_FILES = [kind.name for kind in FORMATS.values() if not kind.is_object]
 """The names of the formats of files and folders."""
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+def plain_name(path: Path) -> str:
+    """The name of a file in small letters, without the number of a shard behind it: train.csv-00000-of-00010."""
+    return re.sub(r"-\d+-of-\d+$", "", path.name.lower())
 
 
 def named(name: str) -> Format:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -114,3 +116,31 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ws.BadSource, match=match):
             ws.convert(tmp_path / name, tmp_path / "store")
+
+
+@pytest.mark.parametrize("name", ["A.TSV", "t.tsv-00000-of-00001", "t.tsv.gz-00000-of-00002", "T.TSV.GZ"])
+def test_the_name_says_what_is_between_cells(tmp_path: Path, name: str) -> None:
+    data = b"a\tb\n1\tx,y\n"
+    (tmp_path / name).write_bytes(gzip.compress(data) if "gz" in name.lower() else data)
+    with ws.convert(tmp_path / name, tmp_path / "store") as store:
+        holds(store, {"a": [1], "b": ["x,y"]})
+
+
+def test_an_empty_line_is_a_cell_of_a_single_column(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("a\n1\n\n3\n")
+    with ws.convert(tmp_path / "1.csv", tmp_path / "1") as store:
+        holds(store, {"a": [1, None, 3]})
+    pyarrow.csv.write_csv(pa.table({"a": ["x", None, "z"]}), tmp_path / "2.csv")
+    with ws.convert(tmp_path / "2.csv", tmp_path / "2") as store:
+        holds(store, {"a": ["x", "", "z"]})
+    (tmp_path / "3.csv").write_text("a,b\n1,2\n\n3,4\n\n")
+    with ws.convert(tmp_path / "3.csv", tmp_path / "3") as store:
+        holds(store, {"a": [1, 3], "b": [2, 4]})
+
+
+def test_a_cell_may_be_larger_than_a_block(tmp_path: Path) -> None:
+    large = "é" * 2_000_000
+    with open(tmp_path / "x.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["a", "b"], *([n, "x"] for n in range(1000)), [1000, large], [1001, "y"]])
+    with ws.convert(tmp_path / "x.csv", tmp_path / "store") as store:
+        holds(store, {"a": np.arange(1002), "b": ["x"] * 1000 + [large, "y"]})

@@ -106,3 +106,10 @@ def test_what_is_converted_comes_back(tmp_path_factory: pytest.TempPathFactory, 
             row = store[number]
             assert {name: row[name] for name in record} == record
             assert all(row[name] is None for name in row.keys() - record.keys())
+
+
+@pytest.mark.parametrize("name", ["x.jsonl.gz-00000-of-00002", "X.JSONL.GZ"])
+def test_the_name_says_that_lines_are_packed(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(b'{"x": 1}\n'))
+    with ws.convert(tmp_path / name, tmp_path / "store") as store:
+        holds(store, {"x": [1]})

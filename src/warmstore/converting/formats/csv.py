@@ -2,7 +2,8 @@
 
 A first pass reads every cell as text and finds the types that fit all cells of a column: bool, int64, float64, date,
 time, else Text. Cells that a number cannot restore make the column Text: `007`, or ints among floats beyond float64's
-precision. Empty cells and `NA`, `N/A`, `#N/A`, `NULL` and `null` are absent, but values in a Text column.
+precision. Empty cells and `NA`, `N/A`, `#N/A`, `NULL` and `null` are absent, but values in a Text column. An empty line
+is an empty cell in a file of one column, and is skipped in others.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ import pyarrow.csv as pacsv
 
 from warmstore.converting.arrow_columns import batch_of, check_schema, pieces
 from warmstore.converting.arrow_types import field_of_column
+from warmstore.converting.known_formats import plain_name
 from warmstore.converting.record_source import RecordSource, Request, SourceBatch, reading
 from warmstore.errors import BadSource, SchemaMismatch
 from warmstore.records.arrow.arrow_schema import field_type
@@ -27,23 +29,35 @@ _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2})?$"
 _FRACTION = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?$"
 _EXACT = 1 << 53
+_BLOCK = 1 << 20
+"""Bytes that are parsed at once. A cell must fit into two blocks."""
+_LARGEST_BLOCK = 1 << 30
 
 
 def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     schema: pa.Schema = None
     columns: dict[str, _Column] = {}
     rows = 0
+    blocks: dict[Path, int] = {}
+
+    def look(path: Path, block: int) -> int:
+        nonlocal schema, columns
+        count = 0
+        reader = _opened(path, None, block)
+        if schema is None:
+            schema = reader.schema
+            columns = {name: _Column() for name in schema.names}
+        check_schema(schema, reader.schema, path)
+        for batch in reader:
+            count += batch.num_rows
+            for name, column in columns.items():
+                column.look(batch.column(name))
+        return count
+
     for path in files:
         with reading(path):
-            reader = _opened(path, None)
-            if schema is None:
-                schema = reader.schema
-                columns = {name: _Column() for name in schema.names}
-            check_schema(schema, reader.schema, path)
-            for batch in reader:
-                rows += batch.num_rows
-                for name, column in columns.items():
-                    column.look(batch.column(name))
+            blocks[path], count = _with_large_blocks(path, look)
+            rows += count
     if not rows:
         raise BadSource(f"{', '.join(map(str, files))}: no records")
     fields = request.choose(list(columns), lambda name: field_of_column(pa.field(name, columns[name].type)))
@@ -52,7 +66,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     def read(start: int) -> Iterator[SourceBatch]:
         for path in files:
             with reading(path):
-                for batch in _opened(path, types):
+                for batch in _opened(path, types, blocks[path]):
                     skip = min(start, batch.num_rows)
                     start -= skip
                     for piece in pieces(batch.slice(skip)):
@@ -61,21 +75,36 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     return RecordSource(fields, read, rows)
 
 
-def _opened(path: Path, types: dict[str, pa.DataType] | None) -> pa.RecordBatchReader:
-    """A reader of a file's rows: the columns in `types`, or all columns as text."""
-    delimiter = "\t" if ".tsv" in path.suffixes[-2:] else ","
+def _with_large_blocks(path: Path, look: Callable[[Path, int], int]) -> tuple[int, int]:
+    """The bytes of a block that every cell of a file fits in, and what `look` returns for it."""
+    block = _BLOCK
+    while True:
+        try:
+            return block, look(path, block)
+        except pa.ArrowInvalid as error:
+            if "straddl" not in str(error) or block >= _LARGEST_BLOCK:
+                raise
+        block *= 8
+
+
+def _opened(path: Path, types: dict[str, pa.DataType] | None, block: int) -> pa.RecordBatchReader:
+    """A reader of a file's rows: the columns in `types`, or all columns as text. `block`: bytes parsed at once."""
+    suffixes = Path(plain_name(path)).suffixes[-2:]
+    compression = "gzip" if ".gz" in suffixes else "detect"
+    delimiter = "\t" if ".tsv" in suffixes else ","
     parse = pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    read = pacsv.ReadOptions(use_threads=False)
-    if types is None:
-        with pacsv.open_csv(path, read_options=read, parse_options=parse) as reader:
-            names = reader.schema.names
-        if len(set(names)) < len(names):
-            raise BadSource(f"{path}: two columns have one name: {', '.join(names)}")
-        types = dict.fromkeys(names, pa.string())
+    read = pacsv.ReadOptions(use_threads=False, block_size=block)
+    with pacsv.open_csv(pa.input_stream(str(path), compression), read_options=read, parse_options=parse) as reader:
+        names = reader.schema.names
+    if len(set(names)) < len(names):
+        raise BadSource(f"{path}: two columns have one name: {', '.join(names)}")
+    parse.ignore_empty_lines = len(names) > 1
+    types = dict.fromkeys(names, pa.string()) if types is None else types
     convert = pacsv.ConvertOptions(
         column_types=types, include_columns=list(types), null_values=_ABSENT, strings_can_be_null=False
     )
-    return pacsv.open_csv(path, read_options=read, parse_options=parse, convert_options=convert)
+    stream = pa.input_stream(str(path), compression)
+    return pacsv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
 
 
 def _type_of(name: str, field: Field, inferred: pa.DataType) -> pa.DataType:

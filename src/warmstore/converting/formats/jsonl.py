@@ -10,8 +10,9 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
+from warmstore.converting.known_formats import plain_name
 from warmstore.converting.record_columns import columns_of_records, groups_of
 from warmstore.converting.record_source import RecordSource, Request, SourceBatch, reading
 from warmstore.errors import BadSource, SchemaMismatch, UnsupportedType
@@ -82,11 +83,15 @@ class _Kinds:
 def _records(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     """All records, each with its file and line."""
     for path in files:
-        with reading(path), open(path, "rb") as file, gzip.open(file) if path.suffix == ".gz" else file as lines:
+        with reading(path), open(path, "rb") as file, _unpacked(path, file) as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     where = f"{path}, line {number:,}"
                     yield where, _parsed(where, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+
+
+def _unpacked(path: Path, file: IO[bytes]) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(file)) if plain_name(path).endswith(".gz") else file
 
 
 def _parsed(where: str, line: bytes) -> dict[str, Any]:
