@@ -202,3 +202,10 @@ def test_shards_without_hashes_are_read_within_their_bounds(tmp_path: Path) -> N
         shard.write_bytes(broken)
         with pytest.raises(ws.BadSource, match=r"shard\.00000\.mds"):
             ws.convert(folder, tmp_path / "store")
+
+
+def test_json_that_would_change_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "encoded", lambda encoding, value: value)
+    folder = write(tmp_path / "in", {"j": "json"}, [[{"j": b'{"a": 1, "a": 2}'}]])
+    with pytest.raises(ws.BadSource, match="'a' occurs twice"):
+        ws.convert(folder, tmp_path / "store")

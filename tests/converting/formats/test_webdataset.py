@@ -132,3 +132,12 @@ def test_a_tar_cut_short_is_a_bad_source(tmp_path: Path) -> None:
     (tmp_path / "cut.tar").write_bytes(whole[: 10 * 2560 + 1500])
     with pytest.raises(ws.BadSource, match=r"cut\.tar"):
         ws.convert(tmp_path / "cut.tar", tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [('{"a": 1, "a": 2}', "'a' occurs twice"), ('{"x": 1e400}', "1e400 is beyond float64")]
+)
+def test_json_that_would_change_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    write(tmp_path / "x.tar", [("0.json", b'\xef\xbb\xbf{"a": 1}'), ("1.json", text.encode())])
+    with pytest.raises(ws.BadSource, match=rf"1\.json cannot be decoded: .*{message}"):
+        ws.convert(tmp_path / "x.tar", tmp_path / "store")

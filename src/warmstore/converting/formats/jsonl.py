@@ -5,13 +5,12 @@ exact. A key that a record lacks is absent. So is null, except in a Json field, 
 """
 
 import gzip
-import json
-import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
 
+from warmstore.converting.json_values import parsed
 from warmstore.converting.known_formats import plain_name
 from warmstore.converting.record_columns import columns_of_records, groups_of
 from warmstore.converting.record_source import RecordSource, Request, SourceBatch, reading
@@ -87,33 +86,18 @@ def _records(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     where = f"{path}, line {number:,}"
-                    yield where, _parsed(where, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+                    yield where, _record(where, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
 
 
 def _unpacked(path: Path, file: IO[bytes]) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(file)) if plain_name(path).endswith(".gz") else file
 
 
-def _parsed(where: str, line: bytes) -> dict[str, Any]:
+def _record(where: str, line: bytes) -> dict[str, Any]:
     try:
-        record = json.loads(line.decode("utf-8"), object_pairs_hook=_object, parse_float=_float)
-    except (ValueError, RecursionError) as error:
+        record = parsed(line.decode("utf-8"))
+    except ValueError as error:
         raise BadSource(f"{where} cannot be read: {error}") from None
     if not isinstance(record, dict):
         raise BadSource(f"{where} is a {type(record).__name__}; a record is a JSON object")
     return record
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs twice")
-    return record
-
-
-def _float(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text} is beyond float64")
-    return number

@@ -21,6 +21,7 @@ import zstandard
 
 from warmstore.converting.field_inference import field_of
 from warmstore.converting.formats.images import decoded, size_of
+from warmstore.converting.json_values import parsed
 from warmstore.converting.record_columns import columns_of_records, fields_of_records, groups_of
 from warmstore.converting.record_source import RecordSource, Request, SourceBatch, reading
 from warmstore.errors import BadSource, NoSource, UnsupportedType, WarmstoreError
@@ -221,7 +222,7 @@ def _decoder(name: str, encoding: str, pixels: bool) -> _Decode:
     if encoding in ("str", "str_int", "str_float", "str_decimal"):
         return lambda data, _: data.decode("utf-8")
     if encoding == "json":
-        return lambda data, _: json.loads(data.decode("utf-8"))
+        return lambda data, _: parsed(data.decode("utf-8"))
     if encoding in _SCALARS:
         dtype = np.dtype(_SCALARS[encoding]).newbyteorder("<")
         return lambda data, _: _numbers(data, dtype, (1,))[0]

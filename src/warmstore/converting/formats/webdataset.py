@@ -5,7 +5,6 @@ The field `__key__` has the names of the records. Tars are streamed, and nothing
 """
 
 import io
-import json
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.converting.field_inference import field_of, native, no_objects
+from warmstore.converting.json_values import parsed
 from warmstore.converting.record_columns import check_names, columns_of_records, fields_of_records, groups_of
 from warmstore.converting.record_source import RecordSource, Request, SourceBatch, total_bytes
 from warmstore.converting.tar_members import members_of
@@ -120,7 +120,7 @@ def _value(name: str, data: Any, field: Field | None) -> Any:
     if kind == "txt" or isinstance(field, Text):
         return data.decode("utf-8")
     if kind == "json" or isinstance(field, Json):
-        return json.loads(data)
+        return parsed(data.decode("utf-8-sig"))
     if kind == "cls":
         return int(data)
     if kind == "npy":
