@@ -19,6 +19,7 @@ try:
 except ModuleNotFoundError as error:
     raise not_installed("warmstore.compat.torchcachex", error) from error
 
+from warmstore.errors import SchemaMismatch
 from warmstore.features.cache import FeatureCache
 from warmstore.features.module import CachedModule
 
@@ -71,13 +72,24 @@ class ArrowIPCCacheBackend:
         return results, sorted(lost)
 
     def put_batch(self, items: Mapping[str, Any]) -> None:
-        """Keep one output for each key, all of one structure and shape. Ranks that do not write keep nothing."""
+        """Keep one output for each key, all of one structure, shape and dtype. Ranks that do not write keep nothing.
+
+        Raises:
+            SchemaMismatch: dtypes differ.
+        """
         if self._writes and items:
-            self.cache.put_batch(list(items), tree_map(lambda *leaves: torch.stack(leaves), *items.values()))
+            self.cache.put_batch(list(items), tree_map(_stacked, *items.values()))
 
     def flush(self) -> None:
         """Write what is pending. It is on the disk when this returns."""
         self.cache.flush()
+
+
+def _stacked(*leaves: torch.Tensor) -> torch.Tensor:
+    dtypes = {leaf.dtype: None for leaf in leaves}
+    if len(dtypes) > 1:  # torch.stack promotes them, and large integers change
+        raise SchemaMismatch(f"outputs of one batch are of several dtypes: {', '.join(map(str, dtypes))}")
+    return torch.stack(leaves)
 
 
 class CacheModuleDecorator(CachedModule):
