@@ -270,3 +270,14 @@ def test_absent_values_are_no_zeros_in_npy(tmp_path: Path, monkeypatch: pytest.M
         ):
             ws.export(tmp_path / "store", tmp_path / "x.npy", fields=[name])
     assert not (tmp_path / "x.npy").exists()
+
+
+def test_a_url_is_no_target(store: ws.RecordStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store.flush()
+    with pytest.raises(ws.ReadOnly, match=r"'s3://bucket/x\.parquet' is a URL"):
+        ws.export(store, "s3://bucket/x.parquet")
+    with pytest.raises(ws.ReadOnly, match="'s3://bucket/x' is a URL"):
+        ws.convert({"x": [1]}, "s3://bucket/x")
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    store.close()

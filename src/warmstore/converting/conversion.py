@@ -30,7 +30,7 @@ from warmstore.converting.format_detection import detect
 from warmstore.converting.hive_partitions import partition_names
 from warmstore.converting.known_formats import Format, named
 from warmstore.converting.record_source import BROKEN, RecordSource, Request, SourceBatch, fields_argument
-from warmstore.converting.source_paths import paths_of, root_of
+from warmstore.converting.source_paths import local_target, paths_of, root_of
 from warmstore.errors import (
     BadSource,
     Damaged,
@@ -106,6 +106,7 @@ def convert(
         SchemaMismatch: a record does not fit the fields, or `fields` does not fit the source.
         UnsupportedType: no field holds a dtype; or values are pickled.
         StoreExists: `path` holds something that this conversion did not make, or another process converts into it.
+        ReadOnly: `path` is a URL.
         NotInstalled: the format needs an optional package.
     """
     paths = paths_of(source)
@@ -119,7 +120,7 @@ def convert(
     encode("metadata", Json(), [metadata])
     if CONVERTED in metadata:
         raise ValueError(f"metadata has the name {CONVERTED!r}, which describes the source: choose another name")
-    target = Path(path)
+    target = local_target(path)
     what = str(source) if paths else kind.name
     writing: dict[str, Any] = {"chunk_size": chunk_size, "writer_threads": writer_threads}
     with contextlib.ExitStack() as stack:

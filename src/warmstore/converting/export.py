@@ -15,6 +15,7 @@ import numpy as np
 
 from warmstore.converting.export_targets import TARGETS, Block
 from warmstore.converting.record_source import rows_at_once
+from warmstore.converting.source_paths import local_target
 from warmstore.errors import SchemaMismatch, TargetExists, UnknownFormat
 from warmstore.records.format.fields import Array, Fields
 from warmstore.records.format.value_encoding import raw_rows
@@ -70,9 +71,10 @@ def export(
         UnsupportedType: Arrow cannot hold the values of a field; the message names it.
         TargetExists: the target exists. `overwrite` replaces neither a folder with other things than .npy files, nor
             the store, a part of it, or a folder around it.
+        ReadOnly: the target is a URL.
         Damaged: a row does not match its checksum; the target is unchanged.
     """
-    target = Path(target)
+    target = local_target(target)
     kind = _format(target, format)
     with _opened(store) as reader:
         chosen = _chosen(reader.fields, fields, str(reader.path))

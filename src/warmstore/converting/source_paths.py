@@ -1,4 +1,4 @@
-"""The paths that a source names: files, folders, and patterns of them."""
+"""The paths that a source names: files, folders, and patterns of them; and that of a target."""
 
 import glob
 import os
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from warmstore.converting.brace_patterns import expand
-from warmstore.errors import NoSource
+from warmstore.errors import NoSource, ReadOnly
+from warmstore.remote.location import is_remote
 
 
 def paths_of(source: Any) -> list[Path] | None:
@@ -101,3 +102,14 @@ def root_of(source: Any) -> Path:
     if path.exists():
         return path if path.is_dir() else path.parent
     return Path(re.split(r"[*?\[{]", str(path))[0] + "x").parent
+
+
+def local_target(path: str | os.PathLike[str]) -> Path:
+    """The path of what is written.
+
+    Raises:
+        ReadOnly: it is a URL.
+    """
+    if is_remote(path):
+        raise ReadOnly(f"{path!r} is a URL; name a path, and copy what is written: a store with push")
+    return Path(path)

@@ -141,3 +141,13 @@ def test_a_broken_archive_is_named(tmp_path: Path) -> None:
         with pytest.raises(ws.BadSource, match=r"x\.npz"):
             ws.convert(tmp_path / "x.npz", tmp_path / "store")
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("names", [["_id", "x"], ["label"], ["_x"]], ids=str)
+def test_all_files_of_an_exported_folder_are_fields(tmp_path: Path, names: list[str]) -> None:
+    columns = {name: np.arange(5) for name in names}
+    ws.convert(columns, tmp_path / "store").close()
+    ws.export(tmp_path / "store", tmp_path / "arrays")
+    (tmp_path / "arrays" / ".DS_Store.npy").touch()
+    with ws.convert(tmp_path / "arrays", tmp_path / "again") as store:
+        holds(store, columns)

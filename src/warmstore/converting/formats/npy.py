@@ -1,4 +1,4 @@
-"""`.npy` files: one field a file, named after the file; the field of a single file is "data".
+"""`.npy` files: one field a file, named after the file; the field of a file that is the source is "data".
 
 Rows are read, not mapped: mapped pages would count as this process's memory while the file is open.
 """
@@ -67,7 +67,7 @@ class Npy:
 
 
 def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
-    paths = {request.name: files[0]} if len(files) == 1 else _by_name(files)
+    paths = {request.name: files[0]} if request.paths == (files[0],) else _by_name(files)
     headers = {}
     for name, path in paths.items():
         if request.fields is None or name in request.fields:
