@@ -158,7 +158,10 @@ def _is_python(values: Any) -> bool:
 
 
 def _integers_fit(values: Any, given: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
-    """Whether integers among floats keep their values. (NumPy converts all of them to float before it compares.)"""
+    """Whether integers among floats keep their values (NumPy converts all of them to float before it compares), and no
+    bool is among integers, which NumPy makes an integer."""
+    if given.dtype.kind in "iu":
+        return not _has_bool(values)
     if given.dtype.kind not in "fc":
         return True
     numbers = np.asarray(values, object).ravel()
@@ -170,6 +173,13 @@ def _integers_fit(values: Any, given: np.ndarray[Any, Any], array: np.ndarray[An
     wide = np.complex128 if array.dtype.kind == "c" else np.float64
     kept = array.ravel()[whole] if array.dtype.kind in "iu" else array.ravel()[whole].astype(wide)
     return bool((kept.astype(object) == numbers[whole]).all())
+
+
+def _has_bool(values: Any) -> bool:
+    if not isinstance(values, list | tuple):
+        return isinstance(values, bool)
+    kinds = set(map(type, values))
+    return bool in kinds or (not kinds <= _NUMBERS and any(map(_has_bool, values)))
 
 
 def _fits(given: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
