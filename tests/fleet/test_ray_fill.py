@@ -235,3 +235,11 @@ def test_a_training_of_several_ranks_beside_it(logs: Path, tmp_path: Path) -> No
     assert max(counts.values()) <= 2  # neither asks the other before it computes
     subprocess.run(command, env=environment, check=True)  # another machine's copy of the program finds everything
     assert computed(logs) == counts
+
+
+def test_each_cache_has_leases_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from warmstore.ray.lease_server import LeaseServer
+
+    monkeypatch.setattr(LeaseServer, "_connect", lambda self: None)
+    caches = [("/a b", "c"), ("/a", "b c"), ("/a", "b"), ("/a", "c")]
+    assert len({LeaseServer(*cache, 1.0)._name for cache in caches}) == len(caches)

@@ -89,7 +89,7 @@ def fill(
     )
     counts = dataset.map_batches(
         _Filler,
-        fn_constructor_args=(job, LeaseServer(f"{location} {id}", lease)),
+        fn_constructor_args=(job, LeaseServer(location, id, lease)),
         batch_size=block_size,
         batch_format="numpy",
         compute=ray.data.ActorPoolStrategy(size=num_actors),

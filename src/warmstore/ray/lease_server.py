@@ -1,6 +1,7 @@
 """The leases of a cache in an actor of its own, which all actors of a fill ask."""
 
 import logging
+import os
 from typing import Any
 
 import ray
@@ -17,12 +18,13 @@ class LeaseServer:
     """`Leases` as a named actor. It is started again where its node dies, and has then forgotten the leases.
 
     Args:
-        cache: identifies the cache in the cluster: its location and id.
+        location, id: of the cache, which they identify in the cluster.
         seconds: see `Leases`. The first process that starts the server decides.
     """
 
-    def __init__(self, cache: str, seconds: float) -> None:
-        self._name = f"warmstore-leases-{xxhash.xxh3_64_hexdigest(cache.encode())}"
+    def __init__(self, location: str, id: str, seconds: float) -> None:
+        name = os.fsencode(f"{location}\0{id}")
+        self._name = f"warmstore-leases-{xxhash.xxh3_64_hexdigest(name)}"
         self._seconds = seconds
         self._handle: Any = None
         self._connect()
