@@ -317,3 +317,10 @@ def test_an_export_and_a_plain_file_of_the_same_fields_fit(tmp_path: Path, suffi
     for number, order in enumerate(("12", "21")):
         with ws.convert([tmp_path / f"{name}.{suffix}" for name in order], tmp_path / f"{number}") as store:
             assert sorted(store[:]["x"].tolist()) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()], ids=str)
+def test_views_of_text_and_bytes_may_have_nulls(tmp_path: Path, kind: Any) -> None:
+    values = pa.array(["cut", "a", None, "too long for the view itself", "é"]).cast(kind).slice(1)
+    with ws.convert(pa.table({"x": values}), tmp_path / "store") as store:
+        holds(store, {"x": values.to_pylist()})

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from warmstore.converting.arrow_types import field_of_column, is_file, is_list, is_variable_tensor
+from warmstore.converting.arrow_types import field_of_column, is_file, is_list, is_text, is_variable_tensor
 from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, Request, SourceBatch
 from warmstore.errors import BadSource, Damaged, SchemaMismatch, UnsupportedType
 from warmstore.records.arrow.arrow_elements import nulls_of
@@ -342,7 +342,7 @@ def _offsets(values: pa.Array) -> Int64:
 
 
 def _unwrapped(values: pa.Array) -> pa.Array:
-    """The storage of dictionaries and extensions, and list views as lists. Fixed-shape tensors stay as they are."""
+    """The storage of dictionaries and extensions, and what views hold. Fixed-shape tensors stay as they are."""
     while True:
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
@@ -352,6 +352,8 @@ def _unwrapped(values: pa.Array) -> pa.Array:
             # pyarrow's cast makes wrong offsets of views.
             absent = values.is_null() if values.null_count else None
             values = pa.LargeListArray.from_arrays(_offsets(values), values.flatten(), mask=absent)
+        elif str(values.type) in ("string_view", "binary_view"):  # which pyarrow cannot filter
+            values = values.cast(pa.large_string() if is_text(values.type) else pa.large_binary())
         else:
             return values
 
