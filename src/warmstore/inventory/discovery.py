@@ -15,7 +15,7 @@ from warmstore.storage.registry import COMPILED, PIPELINE, STORE, sweep
 
 _MARKER = "WARMSTORE"
 _INDEX = "index.sqlite"
-_DRAFTS = (".draft", ".tmp", ".staged", ".converting")
+_DRAFTS = (".draft", ".tmp", ".staged", ".converting", ".converting.new")
 _GENERATION = re.compile(r"g\d{4,}")
 _OF_COMPILED = ("blobs", "import", "live")
 
