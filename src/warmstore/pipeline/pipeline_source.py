@@ -22,7 +22,7 @@ from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.metering.epoch_meter import EpochMeter, MeterReading
 from warmstore.pipeline.metering.part_recorder import PartRecorder
-from warmstore.pipeline.native_threads import native_threads
+from warmstore.pipeline.native_threads import native_threads, native_threads_hold
 from warmstore.pipeline.stacked_batch import StackedBatch, Uneven, repeated
 from warmstore.pipeline.steps import Step, singles
 from warmstore.pipeline.tiers.sample_store import MISSING, SampleStore
@@ -386,7 +386,7 @@ class PipelineSource(Source):
     def _keep(self, trial: Trial, index: int, store: SampleStore, go_on: Callable[[Any], Any]) -> Any:
         """Store a sample after the store's step, unless it must not be cached; return `go_on` of it."""
         trial.run(store.place.step)
-        if trial.substituted:
+        if trial.substituted or not native_threads_hold():
             return go_on(trial.value)
         if not trial.watch:
             store.add(index, trial.value)

@@ -21,6 +21,7 @@ from warmstore.loading.samplers.sequential import Sequential
 from warmstore.loading.source import Source, cause_of
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.filters.filter import Filter, as_answer
+from warmstore.pipeline.native_threads import native_threads_hold
 from warmstore.pipeline.pipeline_loader import checked_workers
 from warmstore.pipeline.pipeline_source import PipelineSource
 from warmstore.pipeline.tiers.flattening import flatten
@@ -204,7 +205,8 @@ class _Evaluation(Source):
                 self._tell(index, cause_of(trial))
             else:
                 answer = YES if self._answer(trial.value, index) else NO
-                answers[place] = answer + NO_NOW if trial.substituted or trial.watch.written() else answer
+                is_kept = not trial.substituted and not trial.watch.written() and native_threads_hold()
+                answers[place] = answer if is_kept else answer + NO_NOW
         return answers
 
     def _tell(self, index: int, error: Exception) -> None:
