@@ -158,3 +158,11 @@ def test_batch_samplers_know_their_data_too(writer: ws.RecordStore) -> None:
     store.close()
     with pytest.raises(ws.BadState, match="identity"):
         ws.BatchSampler(ws.Dataset(np.arange(30)), 3, "shuffle").load_state_dict(state | {"samples": 30})
+
+
+def test_collated_data_sets_know_their_data() -> None:
+    loader = ws.Loader(ws.Dataset([b"a", b"bc"], collate="pad"), 1)
+    next(iter(loader))
+    ws.Loader(ws.Dataset([b"a", b"bc"], collate="pad"), 1).load_state_dict(loader.state_dict())
+    with pytest.raises(ws.BadState, match="identity"):
+        ws.Loader(ws.Dataset([b"a", b"xy"], collate="pad"), 1).load_state_dict(loader.state_dict())

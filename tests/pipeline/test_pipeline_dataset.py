@@ -102,6 +102,23 @@ def test_a_batch_sampler_of_ours_tells_the_epoch(pipe: ws.Pipeline) -> None:
             assert same(got.numpy(), np.stack([wanted(pipe, index, epoch) for index in range(COUNT)]))
 
 
+def test_states_of_batch_samplers_know_the_samples_and_the_seed(pipe: ws.Pipeline) -> None:
+    def sampler(pipe: ws.Pipeline, seed: int = 0) -> Any:
+        return ws.BatchSampler(pipe.dataset(seed=seed), 8, "shuffle")
+
+    begun = sampler(pipe)
+    next(iter(begun))
+    state = begun.state_dict()
+    sampler(pipe).load_state_dict(state)
+    with pipe.loader(batch_size=8, sampler="shuffle") as loader:
+        loader.load_state_dict(state)
+    sampler(ws.Pipeline([*range(COUNT)])).load_state_dict(state | {"identity": None})  # as earlier releases wrote it
+    shifted = ws.Pipeline(range(1, COUNT + 1)).step(make, kind="array").step(shake, random=True)
+    for other, seed in ((shifted, 0), (pipe, 1)):
+        with pytest.raises(ws.BadState, match="identity"):
+            sampler(other, seed).load_state_dict(state)
+
+
 def test_a_pickle_and_a_fork_follow_the_epoch(pipe: ws.Pipeline) -> None:
     with pipe.dataset() as data:
         data.set_epoch(2)

@@ -57,6 +57,11 @@ class PipelineDataset(Closeable):
         return f"PipelineDataset({len(self):,} samples, epoch {self.epoch})"
 
     @property
+    def _samples_identity(self) -> Any:
+        """See `Source.identity`. It has the seed of random steps."""
+        return self._source.identity
+
+    @property
     def epoch(self) -> int:
         """The epoch that random steps are seeded with."""
         return int(self._shared[0])

@@ -27,9 +27,9 @@ class SequenceSource(Source):
 
     @cached_property
     def identity(self) -> Any:
-        """A hash of all values of a list of plain values; None for other sources."""
+        """A hash of all values of a list of plain values; that of the source of a data set of warmstore; else None."""
         if not isinstance(self._samples, list | tuple | range):
-            return None
+            return getattr(self._samples, "_samples_identity", None)
         found = hash_of_plain(self._samples)
         return None if found is None else {"kind": "values", "rows": len(self), "hash": found}
 

@@ -49,6 +49,11 @@ class Dataset:
         """The source that a `Loader` reads."""
         return self.source if self._collation.does_nothing else SequenceSource(self)
 
+    @property
+    def _samples_identity(self) -> Any:
+        """See `Source.identity`."""
+        return self.source.identity
+
     def __getitem__(self, position: int) -> Any:
         """One sample."""
         return self.source.sample(position)
