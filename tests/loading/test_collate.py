@@ -8,6 +8,7 @@ import torch
 
 import warmstore as ws
 from warmstore.loading.collate import Collation, stack
+from warmstore.pipeline.stacked_batch import repeated
 from warmstore.records.format.value_encoding import Packed
 
 LENGTHS = [3, 0, 5]
@@ -149,3 +150,33 @@ def test_lists_of_arrays_of_several_shapes_stay_lists() -> None:
     assert stack(crops) == crops
     assert stack([{"crops": one} for one in crops])["crops"] == crops
     assert stack([[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("samples", [[{"a": 1}, {"a": 2, "b": 3}], [{"a": 1, "b": 3}, {"a": 2}]])
+def test_samples_with_different_keys_are_refused(samples: Any) -> None:
+    for loader in (ws.Loader(samples, 2), ws.Pipeline(samples).loader(batch_size=2, workers=0)):
+        with loader, pytest.raises(ws.SchemaMismatch, match="'b'"):
+            list(loader)
+
+
+def test_integers_are_never_rounded() -> None:
+    large = 2**63 + 1
+    for values in ([large, 1], [1, large], [np.uint64(large), np.int64(1)]):
+        assert stack(values).dtype == np.uint64
+        assert stack(values).tolist() == values
+    for values in ([large, -1], [-1, large], [2**64, 1]):
+        assert stack(values) == values
+    assert stack([[large, 1], [1, large]]).tolist() == [[large, 1], [1, large]]
+    assert stack([[large, -1], [1, 2]]) == [[large, -1], [1, 2]]
+    assert stack([1e30, 1]).tolist() == [1e30, 1]  # floats stay floats
+
+
+def test_masked_arrays_stay_masked() -> None:
+    plain, masked = np.arange(2), np.ma.MaskedArray([2, 3], [False, True])
+    for samples in ([plain, masked], [masked, plain], [masked, masked]):
+        found = stack(samples)
+        assert isinstance(found, np.ma.MaskedArray)
+        assert found.tolist() == [sample.tolist() for sample in samples]
+    with ws.Pipeline([masked] * 3).loader(batch_size=2, workers=0, uneven="allow") as loader:
+        assert [batch.mask.tolist() for batch in loader] == [[[False, True]] * 2, [[False, True]]]
+    assert repeated(stack([masked]), 3).mask.tolist() == [[False, True]] * 3

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 import pytest
 
+import warmstore as ws
 from warmstore.tree.columns import map_columns, rebuilt, stack
 
 Pair = namedtuple("Pair", "x y")
@@ -34,10 +35,16 @@ def test_samples_of_different_kinds_are_a_column() -> None:
     samples = [{"a": 1}, (2,), 3]
     assert stack(samples, lambda leaves: leaves) == samples
     assert stack([(1,), [2]], lambda leaves: leaves) == [(1,), [2]]
+    Swapped = namedtuple("Swapped", "y x")
+    for mixed in ([Pair(1, 2), Swapped(3, 4)], [Pair(1, 2), (3, 4)], [(3, 4), Pair(1, 2)]):
+        assert stack(mixed, lambda leaves: leaves) is not mixed
+        assert list(map(type, stack(mixed, lambda leaves: leaves))) == list(map(type, mixed))
 
 
 def test_samples_that_lack_a_part() -> None:
-    with pytest.raises(KeyError, match="b"):
-        stack([{"a": 1, "b": 2}, {"a": 1}], lambda leaves: leaves)
-    with pytest.raises(ValueError, match="zip"):
+    samples = [{"n": {"a": 1, "b": 2}}, {"n": {"a": 1}}]
+    for mixed in (samples, samples[::-1]):
+        with pytest.raises(ws.SchemaMismatch, match="some samples of a batch have 'b' and others do not"):
+            stack(mixed, lambda leaves: leaves)
+    with pytest.raises(ws.SchemaMismatch, match=r"tuples of different lengths, \[1, 2\]"):
         stack([(1, 2), (1,)], lambda leaves: leaves)

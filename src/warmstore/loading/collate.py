@@ -139,7 +139,11 @@ def stack(samples: Sequence[Any]) -> Any:
         samples: at least one.
 
     Returns:
-        [n, *shape] arrays; lists for varying shapes or types, and for bytes, str and other objects.
+        [n, *shape] arrays; masked ones if a sample is. Lists for varying shapes or types, for bytes, str and other
+        objects, and for integers that no dtype holds.
+
+    Raises:
+        SchemaMismatch: dicts with different keys, or tuples of different lengths.
     """
     return stack_parts(samples, _column)
 
@@ -152,10 +156,10 @@ def _column(samples: list[Any]) -> Any:
         return [sample.item() for sample in samples]  # str and bytes instead of NumPy scalars
     if isinstance(first, list):
         try:
-            arrays = [np.asarray(sample) for sample in samples]
+            arrays = [_array_of(sample) for sample in samples]
         except (TypeError, ValueError):  # arrays of different shapes
             return samples
-        if any(array.dtype.kind in "OUS" for array in arrays):  # text or objects
+        if any(array is None or array.dtype.kind in "OUS" for array in arrays):  # text or objects
             return samples
         samples = arrays
     elif is_tensor(first) or is_jax_array(first):
@@ -163,9 +167,29 @@ def _column(samples: list[Any]) -> Any:
     first = samples[0]
     if isinstance(first, np.ndarray):
         is_uniform = all(sample.shape == first.shape and sample.dtype == first.dtype for sample in samples)
-        # In C order whatever the order of the samples, as batches that are gathered: sums depend on it.
-        return np.stack(samples, out=np.empty((len(samples), *first.shape), first.dtype)) if is_uniform else samples
-    return np.array(samples) if _kind_of(first) is _NUMBERS else samples
+        return _stacked(samples) if is_uniform else samples
+    array = _array_of(samples) if _kind_of(first) is _NUMBERS else None
+    return samples if array is None else array
+
+
+def _stacked(samples: list[Any]) -> Any:
+    """Arrays of one shape and dtype, in C order whatever theirs, as batches that are gathered: sums depend on it."""
+    first = samples[0]
+    values = np.stack(samples, out=np.empty((len(samples), *first.shape), first.dtype))
+    if any(isinstance(sample, np.ma.MaskedArray) for sample in samples):
+        return np.ma.MaskedArray(values, np.stack([np.ma.getmaskarray(sample) for sample in samples]))
+    return values
+
+
+def _array_of(values: list[Any]) -> np.ndarray[Any, Any] | None:
+    """Numbers as an array; None for integers that no dtype holds, of which NumPy makes rounded floats or objects."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "fO" or not array.size or (array.dtype.kind == "f" and not (abs(array) >= 2**63).any()):
+        return array
+    whole = np.asarray(values, object)
+    if not all(isinstance(value, int | np.integer) for value in whole.flat):
+        return array
+    return whole.astype(np.uint64) if whole.min() >= 0 and whole.max() < 2**64 else None
 
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_, np.datetime64, np.timedelta64)

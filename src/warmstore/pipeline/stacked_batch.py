@@ -63,10 +63,9 @@ def repeated(batch: Any, count: int) -> Any:
     """The rows of a batch, at least one, with copies of the last one up to `count` rows."""
 
     def column(part: Any) -> Any:
-        more = count - len(part)
         if isinstance(part, list):
-            return part + [copy(part[-1]) for _ in range(more)]
-        return np.concatenate([part, np.repeat(part[-1:], more, axis=0)])
+            return part + [copy(part[-1]) for _ in range(count - len(part))]
+        return part[np.minimum(np.arange(count), len(part) - 1)]
 
     return map_columns(column, batch)
 
