@@ -425,3 +425,42 @@ def test_errors_of_the_function_are_raised(program: Callable[..., ModuleType]) -
         ws.Pipeline([1]).step(decode, on_error="ignore")  # type: ignore[arg-type]
     with pytest.raises(ws.NotPicklable, match="step 'decode' cannot be sent"):
         pipe.loader(None, 4, workers=1, start_method="spawn")
+
+
+class Torn:
+    """A source that cannot read every fifth sample."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> int:
+        if index % 5 == 0:
+            raise self.error(f"broken file {index}")
+        return index
+
+
+@pytest.mark.parametrize("error", [OSError, RuntimeError])
+def test_samples_that_the_source_cannot_read_are_left_to_the_loader(tmp_path: Path, error: type[Exception]) -> None:
+    pipe = ws.Pipeline(Torn(error), version="1").step(decode, bad=frozenset())
+    plan = plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path)
+    readable = [index for index in range(COUNT) if index % 5]
+    for _ in range(2):
+        with pipe.loader(plan, batch_size=4, on_error="skip") as loader:
+            with pytest.warns(RuntimeWarning, match="left out the bad sample") as warned:
+                assert sorted(int(index) for batch in loader for index in batch["index"]) == readable
+            assert len(warned) == 1  # and none of the disk
+    with pipe.loader(plan, batch_size=4, on_error="skip") as loader:
+        stores = loader._source.cached.open()  # type: ignore[attr-defined]
+        assert np.flatnonzero(stores.rows >= 0).tolist() == readable
+
+
+def test_profiles_leave_out_what_the_source_cannot_read() -> None:
+    pipe = ws.Pipeline(Torn(OSError), version="1").step(decode, bad=frozenset())
+    with pytest.warns(RuntimeWarning, match="left out the bad sample"):
+        profile = pipe.profile(samples=COUNT, seconds=1.0, max_workers=1, batch_size=4)
+    assert profile.samples == COUNT - 5
+    with pytest.raises(OSError, match="broken file"):
+        ws.Pipeline(ws.Subset(Torn(OSError), [0, 5]), version="1").profile(seconds=0.5, max_workers=0)

@@ -76,7 +76,8 @@ def profile(
     Raises:
         BadSource: the source has no samples.
         ValueError: `samples` or `seconds` is not above zero.
-        Exception: any error of a step.
+        Exception: any error of a step; of the source, if it can read no sample. Otherwise those that it cannot read are
+            left out.
     """
     if not len(chain):
         is_filtered = type(chain.source) is SelectedSamples

@@ -88,18 +88,18 @@ def run_steps(
     Each step runs on a block of samples before the next step does. Otherwise a light step would be timed with the data
     of a heavy step in the CPU caches, which is never the case when the heavy step's results are cached.
 
-    Samples that a step skips are left out.
+    Samples that a step skips are left out, and so are those that the source cannot read.
 
     Args:
         indices, buckets: the samples, and the bucket of each. until: of `time.perf_counter`. tick: called with a number
             of samples. room: bytes of results to keep per stage.
 
     Raises:
-        SampleSkipped: a step skips all samples.
+        Exception: of the first sample, if a step skips all samples or the source reads none.
     """
     run = ProfileRun([Measured(room=room) for _ in range(len(chain.steps) + 1)], [], [])
     each, first, first_batched = _first_calls(chain, indices, run, until), 0, singles(chain.steps)
-    skipped: dict[int, SampleSkipped] = {}
+    skipped: dict[int, Exception] = {}
     while first < len(indices) and not (first and time.perf_counter() > until):
         size = max(1, int(min(_BLOCK, (until - time.perf_counter()) / max(each, 1e-9))))
         block = indices[first : first + size].tolist()
@@ -136,12 +136,13 @@ def run_steps(
 
 
 def _run_stage(
-    chain: Chain, k: int, block: list[int], values: list[Any], skipped: dict[int, SampleSkipped], *, is_batched: bool
+    chain: Chain, k: int, block: list[int], values: list[Any], skipped: dict[int, Exception], *, is_batched: bool
 ) -> list[float]:
     """Run step `k` on the values of a block, in place; for 0 read the source.
 
     Args:
-        skipped: gets the errors of samples that the step skips; those that are there are left alone.
+        skipped: gets the errors of samples that the step skips or the source cannot read; those that are there are left
+            alone.
 
     Returns:
         CPU seconds per sample.
@@ -164,7 +165,9 @@ def _run_stage(
         started = time.process_time()
         try:
             values[at] = chain.source[block[at]] if not k else chain.run(values[at], block[at], first=k - 1, last=k)
-        except SampleSkipped as error:
+        except Exception as error:
+            if isinstance(error, MemoryError) or (k and not isinstance(error, SampleSkipped)):
+                raise
             skipped[at], values[at] = error, None
         seconds[at] = time.process_time() - started
     return seconds

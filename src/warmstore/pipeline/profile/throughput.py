@@ -84,7 +84,8 @@ def measure(chain: Chain, batch_size: int, workers: int, seconds: float) -> Thro
     batch_size = max(1, min(batch_size, len(chain) // max(1, workers)))
     others = _children()
     workers = checked_workers(chain.steps, workers, None)
-    with closing(loader_of(uncached_source(chain), batch_size, workers=workers)) as loader:
+    source = uncached_source(chain)
+    with closing(loader_of(source, batch_size, workers=workers, on_error="skip")) as loader:
         batches = _endless(loader)
         for _ in range(_SETTLE * max(workers, 1)):
             next(batches)

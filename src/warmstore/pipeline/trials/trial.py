@@ -90,10 +90,6 @@ class Trial:
             except UnsupportedType:
                 yield b""
 
-    def another(self) -> "Trial":
-        """A second trial of the same sample, from its raw value."""
-        return Trial(self._chain, self._index, self._chain.raw_values([self._index]), LargeParts())
-
     def take(self, *, copy: bool = False) -> Taken:
         """Flatten the sample as it is now, with its parts in outside memory marked.
 
@@ -122,7 +118,7 @@ class Trial:
             return None
         now = self.watch.now()
         try:
-            other = self.another()
+            other = Trial(self._chain, self._index, self._chain.raw_values([self._index]), LargeParts())
             other.run(self._done)
             taken = flatten(other.value)
             if _bits(taken) == self._bits:
@@ -148,13 +144,14 @@ def reachable(raws: list[Any]) -> ReachableObjects | None:
 
 
 def examples(chain: Chain, indices: list[int], step: int) -> Iterator[Taken]:
-    """Yield samples after `step` steps, and undo writes to outside memory.
+    """Yield samples after `step` steps, and undo writes to outside memory. Those that fail are left out.
 
     Raises:
         UnsupportedType: a sample cannot be stored.
     """
     large = LargeParts()
-    raws = chain.raw_values(indices)
+    raws: list[Any] = []
+    indices = [index for index in indices if _read(chain, index, raws)]
     beside = reachable(raws)
     for at, index in enumerate(indices):
         trial = Trial(chain, index, [raws[at]], large, beside, traceless=True)
@@ -182,15 +179,19 @@ def changes(chain: Chain, index: int, goes_on: Callable[[], bool]) -> tuple[list
 
     Returns:
         For each stage, whether the second result differs; and a message if steps write to outside memory that the
-        sample refers to by then, else "". None if the sample was computed once, or if a step fails on it and skips or
-        substitutes it.
+        sample refers to by then, else "". None if the sample was computed once, if it cannot be read, or if a step
+        fails on it and skips or substitutes it.
     """
-    trial = Trial(chain, index, chain.raw_values([index]), LargeParts(), traceless=True)
+    raw: list[Any] = []
+    again: list[Any] = []
+    if not _read(chain, index, raw):
+        return None
+    trial = Trial(chain, index, raw, LargeParts(), traceless=True)
     try:
         first = list(trial.stages())
-        if not goes_on():
+        if not goes_on() or not _read(chain, index, again):
             return None
-        other = trial.another()
+        other = Trial(chain, index, again, LargeParts())
         second = list(other.stages())
         written = trial.watch.written()
     except SampleSkipped:
@@ -203,6 +204,16 @@ def changes(chain: Chain, index: int, goes_on: Callable[[], bool]) -> tuple[list
     return [before != after for before, after in zip(first, second, strict=True)], [
         _write_message(chain, stages[-1]) if stages else "" for stages in seen
     ]
+
+
+def _read(chain: Chain, index: int, raws: list[Any]) -> bool:
+    """Append the raw value of a sample to a list, which has the only new reference; False if the source fails on it."""
+    try:
+        raws += chain.raw_values([index])
+    except Exception as error:  # sources raise anything; reading the sample raises it again
+        _log.info("sample %s cannot be read: %r", f"{index:,}", error)
+        return False
+    return True
 
 
 def _bits(taken: Taken) -> Any:
