@@ -41,10 +41,14 @@ def source_of(chain: Chain, plan: Plan, seed: int, remote: RemoteTier | None = N
 
     Raises:
         ValueError: the plan is for other samples or steps.
+        NoFingerprint: a step with a forced tier has no identity.
     """
     chain.identities.refresh(patches=True)
     samples = chain.identities.states.look()
     _check(chain, plan)
+    for placement in plan.placements:
+        if placement.step and chain.steps[placement.step - 1].is_forced:
+            chain.identities.require(placement.step)
     opening = _Opening(chain, plan, samples.each, remote)
     places = opening.places()
     steps = opening.steps[: max((place.step for place in places), default=0)]
@@ -105,6 +109,8 @@ class _Opening:
         tier = placement.tier
         keepable = self._chain.identities.keepable
         for step in range(min(placement.step, keepable), min(placement.step, 1) - 1, -1):
+            if step and tier not in self._chain.steps[step - 1].tiers:
+                continue
             name = f"{tier} after {self._chain.steps[step - 1].name!r}" if step else f"{tier} of the source"
             schema = self._schema_of(placement, step)
             wanted = Wanted(number, step, name, tier, placement.codec, self.steps[:step], schema)

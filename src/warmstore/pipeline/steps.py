@@ -16,6 +16,8 @@ from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.batched_steps import call_on_columns, of_one, row_of
 from warmstore.pipeline.sample_generators import sample_generator
 
+Tier = Literal["memory", "disk"]
+TIERS: tuple[Tier, ...] = ("memory", "disk")
 Caching = Literal["auto", "never", "memory", "disk"]
 OnError = Literal["raise", "skip"] | Callable[[Exception, Any], Any]
 
@@ -89,6 +91,16 @@ class Step:
                 f"on_error is called as fn(error, value), with the error and the value that the step got; that of step "
                 f"{self.name!r} cannot take two arguments: {self.on_error!r:.80}"
             )
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The tiers where its results may be cached."""
+        return tuple(tier for tier in TIERS if self.cache in ("auto", tier))
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether its results are to be cached in one tier, and before others."""
+        return self.cache in TIERS
 
     def __call__(self, value: Any, epoch: int, seed: int, index: int, number: int) -> Any:
         """The step's result for one sample.

@@ -11,7 +11,7 @@ from warmstore.pipeline.plan.cost_model import Candidate, Load, cost
 from warmstore.pipeline.plan.milp import PlacementProblem, solve
 from warmstore.pipeline.plan.plan_figures import Placement
 from warmstore.pipeline.plan.strategies import joint, presto, sequential, single
-from warmstore.pipeline.profile.profile import Tier
+from warmstore.pipeline.steps import Tier
 
 seconds = st.floats(0.001, 1.0)
 sizes = st.integers(1, 50)

@@ -404,3 +404,41 @@ def test_random_pipelines_keep_the_source(tmp_path: Path) -> None:
     with records.loader(plan_of(records, [(1, "memory", "raw")], [20]), 6, workers=2) as loader:
         check(loader, lambda epoch: expected(records, 6, 0, epoch), range(2))
     store.close()
+
+
+def test_only_steps_that_allow_a_tier_stand_in_for_a_later_one(tmp_path: Path) -> None:
+    for cache in ("never", "memory"):
+        pipe = ws.Pipeline(range(20)).step(make, kind="array").step(unwrapped, cache=cache).step(hidden)  # type: ignore[arg-type]
+        plan = plan_of(pipe, [(3, "disk", "raw")], [20], folder=tmp_path)
+        with pipe.loader(plan, 8, workers=0) as loader:
+            assert loader._source.cached.layout.places[0].step == 1
+            with pytest.warns(RuntimeWarning, match="cannot be stored"):
+                list(loader)
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith("2-")]
+
+
+def unwrapped(value: Any) -> Any:
+    return value
+
+
+class Nameless:
+    """It has no identity."""
+
+    def __init__(self) -> None:
+        self.lines = (line for line in ())
+
+
+NAMELESS: Any = None
+
+
+def reads_a_global(value: Any) -> Any:
+    return value if NAMELESS is None else [value]
+
+
+def test_a_forced_step_that_has_lost_its_identity_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = ws.Pipeline(range(20)).step(make, kind="array").step(reads_a_global, cache="disk")
+    plan = plan_of(pipe, [(2, "disk", "raw")], [20], folder=tmp_path)
+    pipe.loader(plan, 8, workers=0).close()
+    monkeypatch.setattr(f"{__name__}.NAMELESS", Nameless())
+    with pytest.raises(ws.NoFingerprint, match="NAMELESS"):
+        pipe.loader(plan, 8, workers=0)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from warmstore.pipeline.plan.plan_figures import Placement
-from warmstore.pipeline.profile.profile import CODECS, TIERS, Codec, Disk, Profile, StoredStage, mean_of
-from warmstore.pipeline.steps import Step, deterministic
+from warmstore.pipeline.profile.profile import CODECS, Codec, Disk, Profile, StoredStage, mean_of
+from warmstore.pipeline.steps import TIERS, Step, deterministic
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 _SHRUNK = 0.95  # share of the raw bytes below which a codec saves any
@@ -114,7 +114,6 @@ def candidates_of(
     work = np.array([stage.seconds for stage in stages])  # [stages, buckets]
     waits = np.array([stage.waiting(is_warm=is_warm) for stage in stages])
     done, waited = work.cumsum(0), waits.cumsum(0)
-    wanted = [_wanted(step.cache) for step in steps]
     found: list[Candidate] = []
     reasons = [""] * len(stages)
     for k, stage in enumerate(stages):
@@ -124,7 +123,7 @@ def candidates_of(
             reasons[k] = "it has no identity"
         elif not stage.stored:
             reasons[k] = stage.trouble or "cannot be stored"
-        elif k and not wanted[k - 1]:
+        elif k and not steps[k - 1].tiers:
             reasons[k] = "cache='never'"
         else:
             own = [
@@ -137,11 +136,11 @@ def candidates_of(
                     stored.per_chunk,
                     stored.per_batch,
                 )
-                for tier in (wanted[k - 1] if k else TIERS)
+                for tier in (steps[k - 1].tiers if k else TIERS)
                 for codec in _shrinking(stage.stored)
                 for stored in [stage.stored[codec]]
             ]
-            forced = k > 0 and steps[k - 1].cache in TIERS
+            forced = k > 0 and steps[k - 1].is_forced
             useful = [each for each in own if forced or ((each.saved + each.wait_saved) > 0).any()]
             if not useful:
                 reasons[k] = "reading it back costs more than computing it"
@@ -182,17 +181,13 @@ def seconds_per_byte(profile: Profile, candidates: Sequence[Candidate], disk: Di
     return np.array([1 / disk.bandwidth(bytes_per_request(profile, each), readers) for each in candidates])
 
 
-def _wanted(cache: str) -> tuple[Any, ...]:
-    return {"auto": TIERS, "never": ()}.get(cache, (cache,))
-
-
 def _folded(found: list[Candidate], steps: Sequence[Step], reasons: list[str]) -> list[Candidate]:
     """Drop candidates that another one dominates in time and bytes, such as a step before one that keeps the size."""
     kept = []
     for candidate in found:
         k = candidate.placement.step
         better = [other for other in found if _beats(other, candidate)]
-        if not better or (k and steps[k - 1].cache in TIERS):
+        if not better or (k and steps[k - 1].is_forced):
             kept.append(candidate)
         elif later := [other.placement.step for other in better if other.placement.step > k]:
             reasons[k] = f"folded into {steps[max(later) - 1].name}: it saves more and takes no more bytes"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from warmstore.pipeline.metering.epoch_observer import MeasuredEpoch
-from warmstore.pipeline.profile.profile import Codec, Profile, Tier
-from warmstore.pipeline.steps import Step
+from warmstore.pipeline.profile.profile import Codec, Profile
+from warmstore.pipeline.steps import Step, Tier
 
 _ERROR = 0.15  # of predictions, relative
 _START = 0.09  # seconds of a short epoch that are not predicted, at most

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from warmstore.pipeline.plan.budgets import Budget
 from warmstore.pipeline.plan.load import worker_bytes
 from warmstore.pipeline.plan.milp import PlacementProblem, Solution
-from warmstore.pipeline.profile.profile import TIERS, Profile, Tier
-from warmstore.pipeline.steps import Step
+from warmstore.pipeline.profile.profile import Profile
+from warmstore.pipeline.steps import TIERS, Step, Tier
 from warmstore.storage.humanize import format_size
 
 _log = logging.getLogger("warmstore")
@@ -47,7 +47,7 @@ def of_forced(
     """Notes on steps with a forced tier of which no samples are cached. reasons: see `candidates_of`."""
     notes = []
     for k, step in enumerate(steps, 1):
-        if step.cache not in TIERS or _samples_of(problem, solution, k):
+        if not step.is_forced or _samples_of(problem, solution, k):
             continue
         if reasons[k]:
             why = reasons[k]

@@ -22,9 +22,9 @@ from warmstore.pipeline.plan.load import load_of, page_cache_bytes, worker_bytes
 from warmstore.pipeline.plan.milp import PlacementProblem, Solution, free_bytes
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan.strategies import RULES, Strategy, are_faster, nothing
-from warmstore.pipeline.profile.profile import TIERS, Profile, Tier
+from warmstore.pipeline.profile.profile import Profile
 from warmstore.pipeline.profile.source_sizes import buckets_of
-from warmstore.pipeline.steps import deterministic
+from warmstore.pipeline.steps import TIERS, Tier, deterministic
 from warmstore.pipeline.tiers.tier_folders import stored_bytes, version_name
 from warmstore.pipeline.tiers.tier_overhead import tier_overhead
 
@@ -89,7 +89,7 @@ def plan(
     identities = chain.identities
     identities.refresh(patches=True)
     for at, step in enumerate(chain.steps[: chain.cacheable], 1):
-        if step.cache in TIERS:
+        if step.is_forced:
             identities.require(at)
     if identities.trouble:
         notes.append(identities.trouble)
@@ -220,7 +220,7 @@ def _left(budgets: PlacementProblem, tier: Tier, writers: int, placements: int) 
 
 def _is_forced(candidate: Candidate, steps: Any) -> bool:
     step = candidate.placement.step
-    return bool(step) and steps[step - 1].cache in TIERS
+    return bool(step) and steps[step - 1].is_forced
 
 
 def _worker_counts(profile: Profile, workers: int | None, world_size: int) -> list[int]:

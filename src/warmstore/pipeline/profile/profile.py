@@ -18,9 +18,7 @@ from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, read_whole
 
 Codec = Literal["raw", "zstd"]
-Tier = Literal["memory", "disk"]
 CODECS: tuple[Codec, ...] = ("raw", "zstd")
-TIERS: tuple[Tier, ...] = ("memory", "disk")
 _FORMAT = 5
 
 
