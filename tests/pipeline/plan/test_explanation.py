@@ -24,7 +24,7 @@ def turn(value: np.ndarray) -> np.ndarray:
 
 def planned(folder: Path) -> tuple[ws.Pipeline, ws.Plan]:
     """A plan whose profile says that `make` takes 10 ms and `turn` nothing."""
-    pipe = ws.Pipeline(range(SAMPLES)).step(make).step(turn, cache="never")
+    pipe = ws.Pipeline(range(SAMPLES)).step(make, name="step1").step(turn, cache="never", name="step2")
     found = replace(profile([0, 0.01, 0.0], [8, 800, 800], counts=(SAMPLES,)), pace=PACE)
     return pipe, pipe.plan(profile=found, disk="1MB", folder=folder, workers=0)
 

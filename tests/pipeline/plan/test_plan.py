@@ -28,7 +28,7 @@ def test_buckets_have_their_own_counts() -> None:
     source = [bytes(1 + number % 2) + bytes([number // 8, number % 8]) for number in range(1000)]
     found = profile([0, (0.001, 0.01)], [(1, 2), (1000, 1000)], counts=(500, 500))
     found = replace(found, edges=(4,))
-    pipe = Pipeline(source).step(kept)
+    pipe = Pipeline(source).step(kept, name="step1")
     made = plan(pipe._chain, found, memory=budget_for(300_000))
     places = assigned(made, pipe)
     # What costs ten times as much for the same bytes goes first.

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -115,7 +116,7 @@ def test_more_workers_must_be_faster_by_both_measurements() -> None:
 
 def test_nothing_after_a_random_step_is_cached() -> None:
     found = profile([0, 0.002, 0.002], [100, 1000, 10])
-    pipe = Pipeline(range(1000)).step(abs).step(lambda value, rng: value, random=True)
+    pipe = Pipeline(range(1000)).step(abs, name="step1").step(lambda value, rng: value, random=True, name="step2")
     made = plan(pipe._chain, found, memory="1GB")
     assert [place.step for place in made.placements] == [1]
     assert made.reasons[2] == "random"
@@ -124,7 +125,7 @@ def test_nothing_after_a_random_step_is_cached() -> None:
 @pytest.mark.parametrize("memory", ["1GB", None])
 def test_a_pipeline_with_nothing_deterministic_says_so(memory: str | None) -> None:
     found = profile([0.001, 0.002], [100, 1000])
-    pipe = Pipeline(range(1000)).step(lambda value, rng: value, random=True, name="flip")
+    pipe = Pipeline(range(1000)).step(lambda value, rng: value, random=True, name="step1")
     made = plan(pipe._chain, found, memory=memory)
     assert {place.step for place in made.placements} == ({0} if memory else set())  # what the source holds
     assert made.reasons[1] == "random"
@@ -299,9 +300,17 @@ def test_a_profile_of_another_pipeline_is_refused() -> None:
         plan(pipeline(999, 1)._chain, found, memory="1GB")
     with pytest.raises(ValueError, match=r"the profile is of other steps \(step1\) than the pipeline \(step1, step2\)"):
         plan(pipeline(1000, 2)._chain, found, memory="1GB")
+    with pytest.raises(ValueError, match=r"other steps \(step1\) than the pipeline \(hash\)"):
+        ws.Pipeline(range(1000)).step(hash).plan(profile=found, memory="1GB")
 
 
-@pytest.mark.parametrize("told", [{"workers": -1}, {"epochs": 0}, {"step_seconds": -1.0}, {"strategy": "best"}])
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"workers": -1}, {"workers": 1.5}, {"epochs": 0}, {"epochs": math.nan}, {"step_seconds": -1.0},
+        {"step_seconds": math.inf}, {"world_size": 1.5}, {"strategy": "best"},
+    ],
+)  # fmt: skip
 def test_numbers_that_cannot_be_are_named(told: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(told))):
         plan(pipeline(1000, 1)._chain, profile([0, 0.001], [100, 4000]), **told)

@@ -28,7 +28,7 @@ def measured(samples: int, read: float, squeezed_read: float) -> ws.Profile:
 def planned(
     folder: Path, read: float, squeezed_read: float, samples: int = SAMPLES, disk: str = "2MB", **arguments: int
 ) -> tuple[ws.Pipeline, ws.Plan]:
-    pipe = ws.Pipeline(range(samples)).step(make, **arguments)
+    pipe = ws.Pipeline(range(samples)).step(make, name="step1", **arguments)
     return pipe, pipe.plan(profile=measured(samples, read, squeezed_read), disk=disk, folder=folder, workers=0)
 
 

@@ -1,6 +1,7 @@
 import errno
 import io
 import itertools
+import math
 import os
 import shutil
 import signal
@@ -25,6 +26,7 @@ from warmstore.pipeline.profile.disk_speed import measure_disk
 from warmstore.pipeline.profile.profile import Disk, Profile
 from warmstore.pipeline.profile.profiler import profile
 from warmstore.pipeline.tiers import tier_folders
+from warmstore.storage import checked_json
 
 pytestmark = pytest.mark.forks
 
@@ -266,9 +268,35 @@ def test_samples_and_seconds_are_those_asked_for() -> None:
     assert measured(samples=0.1).samples == 20
     slow = ws.Pipeline(range(200)).step(idle)
     assert measured(slow, samples=200, seconds=0.5).samples < 100
-    for told in ({"samples": 0}, {"seconds": 0}):
+    for told in ({"samples": 0}, {"seconds": 0}, {"samples": math.inf}, {"seconds": math.nan}):
         with pytest.raises(ValueError, match="must be above zero"):
             measured(**told)
+
+
+def test_invalid_options_are_named_and_no_profile_of_them_is_kept(tmp_path: Path) -> None:
+    for told in ({"batch_size": 0}, {"max_workers": -1}, {"cutoff": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(told))):
+            measured(folder=tmp_path, **told)
+    assert not list(tmp_path.iterdir())
+    measured(folder=tmp_path, batch_size=7)
+    (path,) = tmp_path.glob("profile-*.json")
+    assert Profile.load(path) is not None
+    path.write_bytes(
+        checked_json.to_bytes({**checked_json.from_bytes(path.read_bytes()), "options": {"batch_size": 0}})
+    )
+    assert Profile.load(path) is None  # as an earlier release kept it
+
+
+def test_a_profile_of_another_model_of_processor_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = set()
+    for name in ("a", "b"):
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nmodel name\t: {name}\n\nprocessor\t: 1\nmodel name\t: x\n")
+        monkeypatch.setattr(profiler, "_CPUINFO", tmp_path / "cpuinfo")
+        assert profiler._processor() == name
+        keys.add(profiler._key(ws.Pipeline(range(9)).step(abs)._chain))
+    assert len(keys) == 2
 
 
 def test_a_profile_is_found_again_until_the_code_changes(tmp_path: Path) -> None:

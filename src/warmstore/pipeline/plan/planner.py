@@ -14,6 +14,8 @@ from typing import Any, get_args
 import numpy as np
 
 from warmstore.errors import BadRank
+from warmstore.loading.steps.cursor import MOST_EPOCH
+from warmstore.loading.validation import integer
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.plan import plan_notes
 from warmstore.pipeline.plan.budgets import Budget, available_on_disk, disk_budget, memory_budget
@@ -75,7 +77,13 @@ def plan(
         NotInstalled: scipy is not installed.
     """
     where = None if folder is None else Path(folder)
-    _check(workers, epochs, step_seconds, world_size, strategy)
+    if strategy not in get_args(Strategy):
+        raise ValueError(f"strategy={strategy!r}; it must be one of {', '.join(get_args(Strategy))}")
+    workers = None if workers is None else integer("workers", workers, 0, 2**16)
+    epochs = integer("epochs", epochs, 1, MOST_EPOCH)
+    if not 0 <= step_seconds < math.inf:
+        raise ValueError(f"step_seconds={step_seconds!r}; it must be seconds per batch, 0 or more and finite")
+    world_size = _world_size(world_size)
     budget = Budget(memory_budget(memory), disk_budget(disk, where))
     if profile is None:
         from warmstore.pipeline.profile.profiler import profile as measured
@@ -230,17 +238,11 @@ def _worker_counts(profile: Profile, workers: int | None, world_size: int) -> li
     return sorted({0, *(entry.workers // world_size for entry in profile.scaling)})
 
 
-def _check(workers: int | None, epochs: int, step_seconds: float, world_size: int, strategy: str) -> None:
-    if strategy not in get_args(Strategy):
-        raise ValueError(f"strategy={strategy!r}; it must be one of {', '.join(get_args(Strategy))}")
-    if workers is not None and workers < 0:
-        raise ValueError(f"workers={workers!r}; it must be 0 or more, or None for the best number")
-    if epochs < 1:
-        raise ValueError(f"epochs={epochs!r}; it must be 1 or more")
-    if not step_seconds >= 0:
-        raise ValueError(f"step_seconds={step_seconds!r}; it must be seconds per batch, 0 or more")
-    if world_size < 1:
-        raise BadRank(f"world_size={world_size!r}; it must be 1 or more")
+def _world_size(given: int) -> int:
+    try:
+        return integer("world_size", given, 1, 2**31)
+    except ValueError as error:
+        raise BadRank(str(error)) from None
 
 
 def _check_profile(chain: Chain, profile: Profile) -> None:
@@ -248,9 +250,11 @@ def _check_profile(chain: Chain, profile: Profile) -> None:
         raise ValueError(
             f"the profile is of {profile.total:,} samples, and the pipeline has {len(chain):,}: profile it"
         )
-    if len(profile.stages) != len(chain.steps) + 1:
-        measured, steps = (", ".join(step.name for step in each) for each in (profile.stages[1:], chain.steps))
-        raise ValueError(f"the profile is of other steps ({measured}) than the pipeline ({steps}): profile it")
+    measured, steps = ([step.name for step in each] for each in (profile.stages[1:], chain.steps))
+    if measured != steps:
+        raise ValueError(
+            f"the profile is of other steps ({', '.join(measured)}) than the pipeline ({', '.join(steps)}): profile it"
+        )
 
 
 def _as_plan(

@@ -4,10 +4,13 @@ A profile is saved in the plan's folder under a key of the steps' code, the sour
 it there.
 """
 
+import contextlib
 import errno
 import logging
+import math
 import os
 import platform
+import re
 import secrets
 import shutil
 import time
@@ -45,6 +48,7 @@ _DISK_BYTES = 256 << 20
 _LEAST_DISK_BYTES = 1 << 16
 _SCRATCH = 4 << 20
 _KIND = "profile"
+_CPUINFO = Path("/proc/cpuinfo")
 _MOST_OFF = 1.5  # largest factor between step times in a worker and here; more has another cause
 _SHARES = {"steps": 0.3, "stores": 0.2, "disk": 0.12}  # of the time; the rest is for workers
 
@@ -75,27 +79,28 @@ def profile(
 
     Raises:
         BadSource: the source has no samples.
-        ValueError: `samples` or `seconds` is not above zero.
+        ValueError: an option is out of range.
         Exception: any error of a step; of the source, if it can read no sample. Otherwise those that it cannot read are
             left out.
     """
     if not len(chain):
         is_filtered = type(chain.source) is SelectedSamples
         raise BadSource("no sample passes the filters" if is_filtered else "the source of this pipeline has no samples")
-    if not (samples is None or samples > 0) or not (seconds is None or seconds > 0):
-        raise ValueError(f"samples={samples!r} and seconds={seconds!r} must be above zero")
     if samples is not None:
+        if not 0 < samples < math.inf:
+            raise ValueError(f"samples must be above zero and finite; got {samples!r}")
         samples = int(samples) if samples >= 1 else -(-int(samples * len(chain) * 1000) // 1000)
     asked = {
         "samples": samples, "seconds": seconds, "batch_size": batch_size, "max_workers": max_workers, "cutoff": cutoff,
     }  # fmt: skip
+    options = ProfileOptions.of(asked)
     key = _key(chain)
     kept = None if folder is None or not key else Path(folder) / f"profile-{key}.json"
     if kept is not None and not refresh:
         found = Profile.load(kept, key)
         if found is not None and found.options.fulfil(asked):
             return found
-    made = _measured(chain, key, ProfileOptions.of(asked), None if folder is None else Path(folder), progress)
+    made = _measured(chain, key, options, None if folder is None else Path(folder), progress)
     if kept is not None:
         try:
             made.save(kept)
@@ -241,10 +246,20 @@ def _chosen(total: int, samples: int) -> Int64:
     return permuted(np.arange(count, dtype=np.uint64), total, derive_keys(_KIND, 0, 0, total)).astype(np.int64)
 
 
+def _processor() -> str:
+    """The model of the processor; the architecture if the system does not tell."""
+    with contextlib.suppress(OSError), _CPUINFO.open("rb") as file:
+        text = file.read(1 << 14).decode(errors="replace")  # the first processor; 256 of them take megabytes
+        first, _, _ = text.partition("\n\n")
+        if model := re.findall(r"^(?:model name|CPU implementer|CPU part)\s*:\s*(.*)$", first, re.MULTILINE):
+            return " ".join(model)
+    return platform.processor() or platform.machine()
+
+
 def _key(chain: Chain) -> str:
     """The key of code, source and machine; "" if one of them has no identity."""
     machine = {
-        "processor": platform.processor() or platform.machine(),
+        "processor": _processor(),
         "cores": os.cpu_count(),
         "memory": total_memory() >> 30,
         "python": platform.python_version(),
