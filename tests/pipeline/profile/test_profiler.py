@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests.faults.children import in_child
 from tests.faults.seam import FullDisk
 from tests.pipeline.functions import fail_at
@@ -455,3 +456,21 @@ def test_few_workers_are_between_those_measured() -> None:
     assert found.at(2).rate == pytest.approx(200)
     assert found.at(9).rate == found.at(4).rate
     assert replace(found, scaling=found.scaling[:1]).at(2).rate == found.scaling[0].rate
+
+
+def sparse(value: torch.Tensor) -> torch.Tensor:
+    return value.to_sparse()
+
+
+def dense(value: torch.Tensor) -> torch.Tensor:
+    return value.to_dense()
+
+
+def test_samples_of_any_form_are_profiled() -> None:
+    for sample in ({"meta": {}, "x": np.arange(3)}, (), {}, ({}, ())):
+        assert measured(ws.Pipeline([sample] * 50), max_workers=0).samples == 48
+    pipe = ws.Pipeline([torch.eye(3)] * 50).step(sparse).step(dense)
+    found = measured(pipe, max_workers=0)
+    assert "sparse" in found.stages[1].trouble
+    assert found.stages[1].nbytes == (0.0,)
+    assert measured(ws.Pipeline([torch.eye(3).to_sparse()] * 50).step(dense), max_workers=0).stages[0].trouble

@@ -35,6 +35,14 @@ def bucket_of(sizes: np.ndarray[Any, Any], edges: Sequence[int]) -> np.ndarray[A
     return np.searchsorted(np.asarray(edges), sizes, side="right").astype(np.int8)
 
 
+def bytes_of(value: Any) -> int:
+    """The `nbytes` of a value; 0 if it has none."""
+    try:
+        return int(getattr(value, "nbytes", 0))
+    except Exception:  # properties raise anything: that of a sparse tensor a RuntimeError
+        return 0
+
+
 def _size(value: Any) -> int:
     if isinstance(value, str | os.PathLike):
         try:
@@ -47,4 +55,4 @@ def _size(value: Any) -> int:
         return sum(map(_size, value.values()))
     if isinstance(value, list | tuple):
         return sum(map(_size, value))
-    return int(getattr(value, "nbytes", 0))
+    return bytes_of(value)

@@ -15,6 +15,7 @@ from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.batched_steps import row_of
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.profile.profile import CODECS, Codec, Stage, StoredStage
+from warmstore.pipeline.profile.source_sizes import bytes_of
 from warmstore.pipeline.stacked_batch import StackedBatch, Uneven
 from warmstore.pipeline.steps import singles
 from warmstore.pipeline.tiers.flattening import flatten
@@ -245,7 +246,7 @@ def _keep(stage: Measured, bucket: int, value: Any, cacheable: bool) -> None:
         structure, leaves = flatten(value, copy=False)
     except UnsupportedType as error:
         stage.trouble = stage.trouble or str(error)
-        stage.nbytes.append(int(getattr(value, "nbytes", 0)))
+        stage.nbytes.append(bytes_of(value))
         return
     spent, nbytes = time.process_time() - began, _nbytes(leaves)
     stage.nbytes.append(nbytes)

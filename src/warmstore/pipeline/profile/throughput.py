@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from warmstore.loading.loader import Loader
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.pipeline_loader import checked_workers, loader_of
 from warmstore.pipeline.pipeline_source import uncached_source
@@ -91,18 +92,19 @@ def measure(chain: Chain, batch_size: int, workers: int, seconds: float) -> Thro
             next(batches)
         until = time.perf_counter() + seconds
         processes = _children() - others
-        paces = [_pace(batches, seconds / _WINDOWS, processes)]
+        paces = [_pace(loader, batches, seconds / _WINDOWS, processes)]
         while time.perf_counter() < until:
-            paces.append(_pace(batches, seconds / _WINDOWS, processes))
+            paces.append(_pace(loader, batches, seconds / _WINDOWS, processes))
         nbytes = _memory_of(processes)
     return replace(sorted(paces, key=lambda pace: pace.rate)[len(paces) // 2], nbytes=nbytes)
 
 
-def _pace(batches: Iterator[Any], seconds: float, workers: set[psutil.Process]) -> Throughput:
+def _pace(loader: Loader, batches: Iterator[Any], seconds: float, workers: set[psutil.Process]) -> Throughput:
     own, others = time.process_time(), _cpu_of(workers)
-    began, samples = time.perf_counter(), 0
+    began, before, samples = time.perf_counter(), _handed_out(loader), 0
     while not samples or time.perf_counter() - began < seconds:
-        samples += _length(next(batches))
+        next(batches)
+        samples = _handed_out(loader) - before
     took = time.perf_counter() - began
     own, others = time.process_time() - own, _cpu_of(workers) - others
     return Throughput(samples / took, own / samples, max(others, 0.0) / samples, 0)
@@ -113,10 +115,10 @@ def _endless(loader: Any) -> Any:
         yield from loader
 
 
-def _length(batch: Any) -> int:
-    if isinstance(batch, dict):
-        return _length(next(iter(batch.values())))
-    return _length(batch[0]) if isinstance(batch, tuple) else len(batch)
+def _handed_out(loader: Loader) -> int:
+    """The positions of all batches so far. A batch alone does not tell: it may be an empty dict or tuple."""
+    cursor = loader._cursor
+    return cursor.finished * (cursor.samples or 0) + cursor.place
 
 
 def _children() -> set[psutil.Process]:
