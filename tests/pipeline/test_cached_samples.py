@@ -261,3 +261,25 @@ def test_an_interrupt_while_changed_samples_are_invalidated(
                 next(iter(loader))
         for _ in range(2):
             assert [batch.tolist() for batch in loader] == [[100, 101, 102, 103], [104, 105, 106, 107]]
+
+
+def test_fills_count_what_they_have_computed(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def counted(index: int) -> Any:
+        calls.append(index)
+        return np.random.default_rng(index).bytes(20_000)
+
+    pipe = ws.Pipeline(range(200)).step(counted, version="1")
+    plan = plan_of(pipe, [(1, "disk", "raw")], [200], folder=tmp_path, disk=1_000_000)
+    pipe.loader(plan).close()  # some are computed to know their form
+    found = 0
+    for _ in range(2):
+        calls.clear()
+        result = pipe.fill(plan, 16, workers=0, progress=False)
+        assert result.found == found
+        assert result.computed == len(calls) < 100  # the rest has no room
+        with pipe.loader(plan) as loader:
+            found = int((loader._source.cached.open().rows >= 0).sum())  # type: ignore[attr-defined]
+        assert 0 < found <= 48
+    assert plan._recorder.usage.misses < 200

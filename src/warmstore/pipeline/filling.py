@@ -15,7 +15,7 @@ from warmstore.storage.progress import new_bar
 
 @final
 class _Missing(Source):
-    """Samples missing from the tiers. Reading a batch computes and stores it, and returns its length."""
+    """Samples missing from the tiers. Reading a batch computes and stores it, and returns how many were computed."""
 
     def __init__(self, source: PipelineSource, indices: Int64) -> None:
         self._source = source
@@ -57,5 +57,5 @@ def fill(
         for count in loader:
             batches += 1
             computed += count
-            bar.update(count)
+            bar.update(min(batch_size, len(missing) - bar.n))
     return FillResult(batches, computed, found)

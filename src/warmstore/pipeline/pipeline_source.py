@@ -341,7 +341,10 @@ class PipelineSource(Source):
                     trial.watch.restore()  # training starts as if without this
 
     def fill(self, positions: Int64) -> int:
-        """Compute and store those of some samples that are missing, and not skipped; return how many were."""
+        """Compute those of some samples that are missing, while their store takes any; return how many were.
+
+        Skipped ones do not count. The last ones may not fit into the budget: their size is unknown before.
+        """
         with self.cached.lock:
             stores = self.cached.opened()
             self.cached.look_again()
@@ -349,8 +352,7 @@ class PipelineSource(Source):
             if not self.cached.is_current():
                 return 0
             # The epoch that reads a skipped sample tries again, and counts it.
-            skipped = sum(isinstance(trial, SampleSkipped) for trial in self.trials(missing, stored_only=True))
-            return len(missing) - skipped
+            return sum(not isinstance(trial, SampleSkipped) for trial in self.trials(missing, stored_only=True))
 
     def _go_on(self, epoch: int, index: int, store: SampleStore, value: Any, last: int) -> Any:
         """Run the steps up to `last` on a cached value; `MISSING` if the sample must be recomputed."""
