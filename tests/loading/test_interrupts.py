@@ -56,3 +56,18 @@ def test_a_batch_sampler_whose_epoch_begins(monkeypatch: pytest.MonkeyPatch) -> 
             next(batches)
     assert [*batches] == FIRST
     assert sampler.state_dict()["epoch"] == 1
+
+
+def test_the_last_batch_of_an_epoch_counts_once_it_is_handed_out() -> None:
+    """What observes an epoch is called before."""
+    with ws.Loader(np.arange(10), 4, ws.Sequential()) as loader:
+        loader._observer = interrupt
+        batches = iter(loader)
+        assert [*next(batches), *next(batches)] == list(range(8))
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        state = loader.state_dict()
+        assert (state["epoch"], state["place"]) == (0, 8)
+    with ws.Loader(np.arange(10), 4, ws.Sequential()) as loader:
+        loader.load_state_dict(state)
+        assert [batch.tolist() for batch in loader] == [[8, 9]]

@@ -393,14 +393,14 @@ class Loader(Closeable):
                     is_empty = True  # of the next epoch
                 if cursor.samples is None:
                     self._last_places.append((cursor.epoch, cursor.place, cursor.finished))
+                if ends and self._observer is not None:  # before the batch counts: an interrupt here repeats it
+                    is_steady = whole and self._ended_epochs > 0 and not endless
+                    seconds, cpu = time.perf_counter() - start, time.thread_time() - worked
+                    self._observer(EpochTimes(seconds, outside, cpu, is_steady, self._producer.processes))
                 for empty_epoch in range(epoch, task.epoch):
                     cursor.end(empty_epoch)  # without any batch for this rank
                 cursor.hand_out(task.epoch, task.step, is_stream=endless and not ends)
                 epoch, place = (task.epoch + 1, 0) if task.step.is_last else (task.epoch, task.step.after)
-                if ends and self._observer is not None:
-                    is_steady = whole and self._ended_epochs > 0 and not endless
-                    seconds, cpu = time.perf_counter() - start, time.thread_time() - worked
-                    self._observer(EpochTimes(seconds, outside, cpu, is_steady, self._producer.processes))
                 self._ended_epochs += ends
                 if not built.is_empty:
                     del built
