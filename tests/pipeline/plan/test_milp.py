@@ -1,8 +1,10 @@
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.slow import either
@@ -205,3 +207,20 @@ def test_the_size_of_the_data_does_not_matter(samples: int) -> None:
     # Half fit on the disk, finished; in memory there is room for a quarter, or for all unfinished.
     assert found.counts.sum() / samples == pytest.approx(1.0, abs=0.02)
     assert found.cost.epoch / (0.0015 * samples) < 0.2
+
+
+@pytest.mark.parametrize("copies", [1, 100])
+def test_a_solver_whose_time_is_up_gives_the_relaxation(copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    candidates = [Candidate(Placement(1, "memory", "raw"), *(np.array([each]) for each in (0.9, 0.0, 10.0, 0.1)))]
+    nowhere = {"disk_alone": np.zeros(1), "disk_together": np.zeros(1), "held_alone": 0.0, "held_together": 0.0}
+    load = Load(3.0 * copies, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, write=0.0, **nowhere)
+    problem = PlacementProblem(np.array([3 * copies]), candidates, 25.0 * copies, 0.0, load, 10)
+    wanted = joint(problem)
+    assert wanted.counts.tolist() == [[int(2.5 * copies)]]
+    solved = scipy.optimize.milp
+
+    def slow(*arguments: object, **options: object) -> object:
+        return SimpleNamespace(x=None, status=1) if "options" in options else solved(*arguments, **options)
+
+    monkeypatch.setattr(scipy.optimize, "milp", slow)
+    assert joint(problem).counts.tolist() == wanted.counts.tolist()

@@ -70,6 +70,8 @@ def test_a_tier_in_which_nothing_is_kept_says_why(tmp_path: Path) -> None:
         "which are bounded by training steps or delivery.",
     )
     assert "no: see the notes" in str(trained)
+    assert "no: the plan has no budget" in str(plan(pipe._chain, found))
+    assert "no: the rule is 'none'" in str(plan(pipe._chain, found, memory="400MB", strategy="none"))
     slow = plan(pipe._chain, profile([0, 0.001], [100, 4000], read=0.01), memory="10MB")
     assert slow.notes == ("Nothing is cached in memory: the table has the reasons, step by step.",)
     both = plan(pipe._chain, found, memory="600MB", disk="600MB", folder=tmp_path)

@@ -8,6 +8,7 @@ dual revised simplex method", Mathematical Programming Computation 10, 2018) thr
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from warmstore.storage.array_types import Bools
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 _WHOLE = 200  # most samples for integer variables; beyond it the relaxation is solved
 _SECONDS = 0.3  # limit per solution, which takes milliseconds; the best one found by then counts
+_TIME_IS_UP = 1  # a status of `scipy.optimize.milp`
 _SLACK = 1.003  # factor by which an epoch may be longer to keep more samples, or to take fewer bytes
 _USEFUL = 0.01  # least share of the mean time of a sample that a placement must save for it to be kept for its own sake
 _GAIN = 1.0001  # least speedup for which anything is cached
@@ -204,13 +206,15 @@ class _Program:
         rows, low, high = map(np.concatenate, zip(*map(_scaled, (*self._rows, *more)), strict=True))
         whole = np.full(len(objective), int(self._whole))
         whole[-2:] = 0
-        found = milp(
+        solved = partial(
+            milp,
             objective / (np.abs(objective).max() or 1.0),
-            integrality=whole,
             bounds=Bounds(self._low, self._high),
             constraints=LinearConstraint(rows, low, high),
-            options={"time_limit": _SECONDS, "mip_rel_gap": 1e-6},
         )
+        found = solved(integrality=whole, options={"time_limit": _SECONDS, "mip_rel_gap": 1e-6})
+        if found.x is None and found.status == _TIME_IS_UP:  # a busy machine: the relaxation needs no search
+            found = solved(integrality=np.zeros(len(objective)))
         return None if found.x is None else np.asarray(found.x)
 
 

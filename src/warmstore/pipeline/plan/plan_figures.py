@@ -87,6 +87,15 @@ class PlanFigures:
         least = max((1 - _ERROR) * predicted - short * _START / 3, (1 - 2.5 * _ERROR) * predicted)
         return least, (1 + _ERROR) * predicted + short * _START
 
+    @property
+    def other_reason(self) -> str:
+        """Why nothing is cached after a step that has no reason of its own."""
+        if self.placements:
+            return "other steps save more per byte"
+        if self.strategy in ("none", "page-cache"):
+            return f"the rule is {self.strategy!r}"
+        return "see the notes" if self.memory or self.disk else "the plan has no budget"
+
     def samples_in(self, placement: int) -> int:
         """How many samples a placement gets, all buckets together."""
         return sum(self.counts[placement])

@@ -49,13 +49,14 @@ def of_forced(
     for k, step in enumerate(steps, 1):
         if not step.is_forced or _samples_of(problem, solution, k):
             continue
+        (tier,) = step.tiers
         if reasons[k]:
             why = reasons[k]
-        elif not getattr(budget, step.cache):
-            why = f"the plan has no {step.cache} budget; {_ADVICE[step.cache]}"
+        elif not getattr(budget, tier):
+            why = f"the plan has no {tier} budget; {_ADVICE[tier]}"
         else:
-            why = f"no sample fits into the {step.cache} budget"
-        notes.append(f"Step {step.name!r} has cache={step.cache!r}, but none of its samples are cached: {why}.")
+            why = f"no sample fits into the {tier} budget"
+        notes.append(f"Step {step.name!r} has cache={tier!r}, but none of its samples are cached: {why}.")
     return notes
 
 

@@ -64,8 +64,7 @@ def kept(plan: PlanFigures, step: int) -> list[str]:
 def reason(plan: PlanFigures, step: int) -> str:
     """Why no samples are cached after a step."""
     text = plan.reasons[step] if step < len(plan.reasons) else ""
-    other = "other steps save more per byte" if plan.placements else "see the notes"
-    return f"no: {text or other}"
+    return f"no: {text or plan.other_reason}"
 
 
 def summary(plan: PlanFigures) -> list[str]:

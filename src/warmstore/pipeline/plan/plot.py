@@ -102,9 +102,7 @@ def _kept(axes: Any, plan: PlanFigures) -> None:
         axes.barh(row, 1.0, _BAR, color=_TRACK)
         if not any(place.step == row for place in plan.placements):
             reason = plan.reasons[row] if row < len(plan.reasons) else ""
-            reason = reason.partition(":")[0] or (
-                "other steps save more per byte" if plan.placements else "see the notes"
-            )
+            reason = reason.partition(":")[0] or plan.other_reason
             axes.text(0.015, row, reason if len(reason) < 52 else reason[:50] + "…", va="center", size=8.5, color=_SOFT)
     for row in {place.step for place in plan.placements}:
         _segments(axes, plan, row)
