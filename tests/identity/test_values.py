@@ -5,9 +5,10 @@ import hashlib
 import sys
 import types
 import zlib
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tests import warm
 from tests.slow import thinned
 
 from warmstore.identity import Versioned, identify, register
+from warmstore.identity.named_files import FEW
 from warmstore.identity.object_state import is_made_in_python
 
 
@@ -178,8 +180,21 @@ def digest_elsewhere(program: str) -> str:
     return done.stdout
 
 
-def _series(library: str) -> Callable[[list[str]], Any]:
-    return lambda paths: pytest.importorskip(library).Series(paths)
+def _made(library: str, make: Callable[[Any, list[str]], Any]) -> Callable[[list[str]], Any]:
+    return lambda paths: make(pytest.importorskip(library), paths)
+
+
+def structured(paths: list[str]) -> np.ndarray[Any, Any]:
+    found = np.zeros(len(paths), [("of", [("path", "U200"), ("label", "i4")])])
+    found["of"]["path"] = paths
+    return found
+
+
+def mapped(paths: list[str]) -> np.ndarray[Any, Any]:
+    array = np.array(paths, "S")
+    file = Path(f"{paths[0]}.array")
+    array.tofile(file)
+    return np.memmap(file, array.dtype, mode="r")
 
 
 NAMING_FILES: dict[str, Callable[[list[str]], Any]] = {
@@ -195,8 +210,49 @@ NAMING_FILES: dict[str, Callable[[list[str]], Any]] = {
     "array of bytes": lambda paths: np.array(paths, "S"),
     "array of objects": lambda paths: np.array(paths, object),
     "array in a large dict": lambda paths: {"paths": np.array(paths), **dict.fromkeys(range(100))},
-    "series of pandas": _series("pandas"),
-    "series of polars": _series("polars"),
+    "PurePath": lambda paths: PurePosixPath(paths[0]),
+    "keys": lambda paths: dict.fromkeys(paths),
+    "keys of a defaultdict": lambda paths: defaultdict(int, dict.fromkeys(paths, 0)),
+    "sets": lambda paths: {1, *paths},
+    "structured array": structured,
+    "element of a structured array": lambda paths: structured(paths)[0],
+    "elements of a record array": lambda paths: list(structured(paths).view(np.recarray)),
+    "record array": lambda paths: structured(paths).view(np.recarray),
+    "masked array": np.ma.array,
+    "array of characters": np.char.array,
+    "memory map": mapped,
+    "series of pandas": _made("pandas", lambda pandas, paths: pandas.Series(paths)),
+    "frame of pandas": _made("pandas", lambda pandas, paths: pandas.DataFrame({"path": map(Path, paths)})),
+    "lists of pandas": _made("pandas", lambda pandas, paths: pandas.Series([[path] for path in paths])),
+    "series of polars": _made("polars", lambda polars, paths: polars.Series(paths)),
+    "frame of polars": _made("polars", lambda polars, paths: polars.DataFrame({"path": paths})),
+    "lists of polars": _made("polars", lambda polars, paths: polars.Series([[path] for path in paths])),
+    "structures of polars": _made("polars", lambda polars, paths: polars.Series([{"path": path} for path in paths])),
+    "bytes of polars": _made("polars", lambda polars, paths: polars.Series(list(map(str.encode, paths)))),
+    "Arrow": _made("pyarrow", lambda arrow, paths: arrow.array(paths)),
+    "bytes of Arrow": _made("pyarrow", lambda arrow, paths: arrow.array([b"\0", *map(str.encode, paths)])),
+    "views of Arrow": _made("pyarrow", lambda arrow, paths: arrow.array(paths, arrow.string_view())),
+    "dictionary of Arrow": _made("pyarrow", lambda arrow, paths: arrow.array(paths).dictionary_encode()),
+    "lists of Arrow": _made("pyarrow", lambda arrow, paths: arrow.array([[path] for path in paths])),
+    "maps of Arrow": _made(
+        "pyarrow",
+        lambda arrow, paths: arrow.array([[(path, 1)] for path in paths], arrow.map_(arrow.string(), arrow.int8())),
+    ),
+    "structures of Arrow": _made("pyarrow", lambda arrow, paths: arrow.array([{"path": path} for path in paths])),
+    "runs of Arrow": _made(
+        "pyarrow", lambda arrow, paths: arrow.RunEndEncodedArray.from_arrays(range(1, len(paths) + 1), paths)
+    ),
+    "union of Arrow": _made(
+        "pyarrow",
+        lambda arrow, paths: arrow.UnionArray.from_sparse(
+            arrow.array([0] * len(paths), arrow.int8()), [arrow.array(paths)]
+        ),
+    ),
+    "batch of Arrow": _made("pyarrow", lambda arrow, paths: arrow.record_batch({"path": paths})),
+    "Hugging Face": _made("datasets", lambda datasets, paths: datasets.Dataset.from_dict({"path": paths})),
+    "structures of Hugging Face": _made(
+        "datasets", lambda datasets, paths: datasets.Dataset.from_dict({"of": [{"path": path} for path in paths]})
+    ),
 }
 
 
@@ -211,6 +267,35 @@ def test_text_that_names_files_counts_with_them(form: str, count: int, tmp_path:
     assert identify([value]).require().digest == before
     files[0].write_text("ab")
     assert identify([value]).require().digest != before
+
+
+def test_names_without_a_suffix_among_many_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [f"word {number}" for number in range(2 * FEW)]
+    Path(words[70]).write_text("a")
+    before = identify([words[:100]]).digest, identify([words]).digest
+    Path(words[70]).write_text("ab")
+    assert identify([words[:100]]).digest != before[0]
+    assert identify([words]).digest != before[1]
+
+
+def test_the_order_of_a_set_does_not_count(tmp_path: Path) -> None:
+    files = [str(tmp_path / f"{number}.txt") for number in range(200)]
+    for file in files:
+        Path(file).write_text("a")
+    assert list({*files}) != list({*files[::-1]})
+    assert identify([{*files}]).digest == identify([{*files[::-1]}]).digest
+
+
+def test_files_of_a_lazy_frame_are_out_of_reach() -> None:
+    polars = pytest.importorskip("polars")
+    assert identify([polars.LazyFrame({"a": [1]})]).unknown
+
+
+def test_all_metadata_of_a_table_counts() -> None:
+    arrow = pytest.importorskip("pyarrow")
+    one, other = (arrow.table({"a": [1]}, metadata={"unit": "m" * 100 + end}) for end in "ab")
+    assert identify([one]).digest != identify([other]).digest
 
 
 def labelled(name: str, folder: str, others: str = "") -> list[str]:

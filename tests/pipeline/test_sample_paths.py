@@ -10,6 +10,7 @@ import pytest
 from tests.identity import systems
 from tests.pipeline.making import plan_of
 from tests.slow import thinned
+from torch.utils.data import Subset
 
 import warmstore as ws
 from warmstore.identity import named_files
@@ -31,7 +32,7 @@ def first(sample: Sequence[Any]) -> str:
     return texts_below(sample[0])
 
 
-def epoch(samples: list[Any], step: Callable[[Any], Any], folder: Path, **options: Any) -> list[Any]:
+def epoch(samples: Any, step: Callable[[Any], Any], folder: Path, **options: Any) -> list[Any]:
     """The values of one epoch, cached on the disk after the step."""
     pipe = ws.Pipeline(samples, **options).step(step)
     plan = plan_of(pipe, [(1, "disk", "raw")], folder=folder)
@@ -70,8 +71,92 @@ def test_bytes_within_a_sample_name_files(tmp_path: Path) -> None:
 def test_the_type_of_a_path_counts(tmp_path: Path) -> None:
     path = tmp_path / "one.txt"
     path.write_text("one")
-    for kind in (str, Path, os.fsencode, str, os.fsencode, Path):
-        assert epoch([kind(path)], type_of, tmp_path / "cache") == [type(kind(path)).__name__]
+    for kind in (str, Path, os.fsencode, np.str_, np.bytes_, str, os.fsencode, Path):
+        sample = kind(os.fsencode(path)) if kind is np.bytes_ else kind(path)
+        samples = np.array([sample]) if isinstance(sample, np.generic) else [sample]
+        assert epoch(samples, type_of, tmp_path / "cache") == [type(sample).__name__]
+
+
+def structured(paths: list[str]) -> np.ndarray[Any, Any]:
+    found = np.zeros(len(paths), [("path", "U200"), ("label", "i4")])
+    found["path"] = paths
+    return found
+
+
+def of_pair(sample: Sequence[Any]) -> str:
+    return text_in(sample[0])
+
+
+def of_array(sample: np.ndarray[Any, Any]) -> str:
+    return text_in(sample["path"].item())
+
+
+TEXT_ARRAYS: dict[str, tuple[Callable[[list[str]], Any], Callable[[Any], str]]] = {
+    "text": (np.array, text_in),
+    "bytes": (lambda paths: np.array(paths, "S"), text_in),
+    "elements": (lambda paths: list(np.array(paths)), text_in),
+    "strings": (lambda paths: np.array(paths, np.dtypes.StringDType()), text_in),
+    "rows": (lambda paths: np.array([[path, "x"] for path in paths]), of_pair),
+    "list of rows": (lambda paths: list(np.array([[path, "x"] for path in paths], "S")), of_pair),
+    "subset": (lambda paths: Subset(np.array([[path, "x"] for path in paths]), range(len(paths))), of_pair),
+    "structured": (structured, of_pair),
+    "structured with objects": (lambda paths: structured(paths).astype([("path", "O"), ("label", "i4")]), of_pair),
+    "elements of structured": (lambda paths: list(structured(paths)), of_pair),
+    "list of structured": (lambda paths: [structured([path]) for path in paths], of_array),
+}
+
+
+@pytest.mark.parametrize("form", TEXT_ARRAYS)
+def test_text_in_arrays_names_files(tmp_path: Path, form: str) -> None:
+    paths = [tmp_path / f"{number}.txt" for number in range(20)]
+    for number, path in enumerate(paths):
+        path.write_text(f"{number}")
+    if form == "strings" and not hasattr(np.dtypes, "StringDType"):
+        pytest.skip("NumPy 2")
+    make, step = TEXT_ARRAYS[form]
+    samples = make(list(map(str, paths)))
+    expected = list(map(str, range(20)))
+    assert epoch(samples, step, tmp_path / "cache") == expected
+    paths[3].write_text("another")
+    expected[3] = "another"
+    assert epoch(samples, step, tmp_path / "cache") == expected
+    assert epoch(samples, step, tmp_path / "cache") == expected
+
+
+def text_if_there(path: Any) -> str:
+    return text_in(path) if Path(os.fsdecode(path)).exists() else ""
+
+
+@pytest.mark.parametrize("kind", [str, Path, os.fsencode, np.str_, lambda name: (name,)])
+@pytest.mark.parametrize("count", [40, 2 * named_files.FEW])
+def test_files_are_found_wherever_in_a_list_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[str], Any], count: int
+) -> None:
+    """The first samples name none: files that are still to come, or words."""
+    monkeypatch.chdir(tmp_path)
+    names = [f"word {number}" if number % 2 or number < 20 else f"folder/{number}" for number in range(count)]
+    Path("folder").mkdir()
+    for number in (20, 21, 25):
+        Path(names[number]).write_text("a")
+    step = (lambda sample: text_if_there(sample[0])) if isinstance(kind("a"), tuple) else text_if_there
+    samples = list(map(kind, names))
+    expected = ["a" if number in (20, 21, 25) else "" for number in range(count)]
+    assert epoch(samples, step, tmp_path / "cache") == expected
+    for number, text in [(20, "replaced"), (21, "replaced"), (30, "new"), (31, "new")]:
+        Path(names[number]).write_text(text)
+        expected[number] = text
+    assert epoch(samples, step, tmp_path / "cache") == expected
+
+
+def test_words_are_compared_with_names_as_the_file_system_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("Word").write_text("a")
+    assert named_files.first_parts() == {"", ".", "..", "Word"}
+    assert named_files.first_parts([str(tmp_path / "not there")]) is None
+    Path("wORD").write_text("a")
+    assert named_files.first_parts() == {"", ".", "..", "Word", "wORD"}
+    monkeypatch.setattr(named_files.os, "listdir", lambda folder: ["Word"])  # as where case is ignored
+    assert named_files.first_parts() is None
 
 
 def test_bytes_that_name_no_file_count_by_content(tmp_path: Path) -> None:

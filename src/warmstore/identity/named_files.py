@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,6 +22,9 @@ from warmstore.storage.file_times import settle
 Files = Literal["stat", "content"]
 MOVABLE = ("<root>/", "<program>/")
 """Prefixes of paths that are the same in another copy of a folder."""
+
+FEW = 1024
+"""More texts than these are compared with the names in the working directory, and only some looked up as files."""
 
 _LONGEST = 4096
 _BLOCK = 1 << 20
@@ -101,6 +104,24 @@ def _is_new(folder: str, entered: set[tuple[int, int]]) -> bool:
 def may_be_path(text: str) -> bool:
     """Whether a text could be the path of a file."""
     return 0 < len(text) <= _LONGEST and "\0" not in text and "\n" not in text
+
+
+def first_parts(folders: Sequence[str] = ()) -> frozenset[str] | None:
+    """The first parts of all paths that exist: "", and the names in the working directory and in `folders`.
+
+    None if they cannot be told: a folder cannot be listed, or ignores the case of names.
+    """
+    found = {"", ".", ".."}
+    for folder in (".", *folders):
+        try:
+            names = os.listdir(folder)  # noqa: PTH208  names alone, a million times
+        except OSError:
+            return None
+        other = next((name for name in names if name.swapcase() != name), "")
+        if other and other.swapcase() not in names and os.path.lexists(f"{folder}/{other.swapcase()}"):
+            return None
+        found.update(names)
+    return frozenset(found)
 
 
 def stat_of(path: str | os.PathLike[str]) -> os.stat_result | None:

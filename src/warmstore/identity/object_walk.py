@@ -14,6 +14,8 @@ from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
+
 from warmstore.identity.kinds.dispatch import has_rule, is_simple, is_value, record
 from warmstore.identity.kinds.library_settings import record_settings
 from warmstore.identity.named_files import moved_path
@@ -28,13 +30,22 @@ from warmstore.identity.origin import (
     program_root,
 )
 from warmstore.identity.places import Place
-from warmstore.identity.plain_data import BYTES, NAMES_A_FILE, NotPlain, PlainTexts, atom_text, digest_of
+from warmstore.identity.plain_data import (
+    BYTES,
+    LONGEST_PATH,
+    NAMES_A_FILE,
+    VOIDS,
+    NotPlain,
+    PlainTexts,
+    atom_text,
+    digest_of,
+    texts_in,
+)
 from warmstore.identity.reads import read_function, read_module
 from warmstore.identity.reads.classes import documentation, makes_others, may_make_others, read_class, read_constructors
 from warmstore.identity.requirements import required_by
 from warmstore.identity.walk import EXPANDED, Walk
 
-_LONGEST_PATH = 1024
 _CONTAINERS = frozenset((list, dict, tuple, set, frozenset))
 
 
@@ -99,8 +110,10 @@ class ObjectWalk(Walk):
                 self.decimal_context()
             elif type(value) in NAMES_A_FILE:
                 self.file(place, value)
-            elif type(value) in BYTES and 0 < len(value) < _LONGEST_PATH and b"\0" not in value:
+            elif type(value) in BYTES and 0 < len(value) < LONGEST_PATH and b"\0" not in value:
                 self.file(place, os.fsdecode(value))
+            elif type(value) in VOIDS:
+                self.strings(place, texts_in(np.asarray(value)))
             return
         kind = type(value)
         if kind in _CONTAINERS and self._plain(place, value):

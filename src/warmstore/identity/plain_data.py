@@ -24,7 +24,8 @@ import xxhash
 from warmstore.identity.object_state import attributes_of, full_name, slots_of
 
 _LONGEST = 200
-_LONGEST_PATH = 1024  # bytes
+LONGEST_PATH = 1024
+"""Bytes from this length on name no file."""
 _DEEPEST = 40
 _WORD = 1 << 64
 _SAME_TYPE = 16  # a longer list becomes one text if all items have the same type
@@ -111,10 +112,13 @@ ATOMS: dict[type, Callable[[Any], str]] = {
 for _kind in {*np.sctypeDict.values()}:
     if _kind is not np.object_:
         ATOMS[_kind] = _scalar
+ATOMS[np.record] = _scalar
 
-NAMES_A_FILE = frozenset((str, np.str_, pathlib.PosixPath))
+NAMES_A_FILE = frozenset((str, np.str_, pathlib.PosixPath, pathlib.PurePosixPath))
 BYTES = frozenset((bytes, np.bytes_))
 """Types of bytes, which may name a file too."""
+VOIDS = frozenset((np.void, np.record))
+"""Types of the elements of structured arrays, whose fields may name files too."""
 
 READ_ONLY = " read-only"
 """Part of the text of a read-only array. Copies and pickles of the array are writable."""
@@ -177,10 +181,12 @@ class PlainTexts:
         kind = type(value)
         rule = ATOMS.get(kind)
         if rule is not None:
-            if kind in BYTES and 0 < len(value) < _LONGEST_PATH and b"\0" not in value:
+            if kind in BYTES and 0 < len(value) < LONGEST_PATH and b"\0" not in value:
                 self.strings.append(value)
             elif kind is decimal.Decimal:
                 self.has_decimals = True
+            elif kind in VOIDS:
+                self.strings += texts_in(np.asarray(value))
             return self.named(value) if kind in NAMES_A_FILE else rule(value)
         if depth > _DEEPEST:
             raise NotPlain
@@ -301,6 +307,18 @@ def contiguous_bytes(array: np.ndarray[Any, Any]) -> Any:
     return flat.view(np.uint8).data if flat.itemsize and flat.size else b""
 
 
+def text_columns(array: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    """The array itself if its elements are str or bytes; of a structured array, the fields of these types."""
+    if array.dtype.names is not None:
+        return [column for name in array.dtype.names for column in text_columns(array[name])]
+    return [array] if array.dtype.kind in "US" else []
+
+
+def texts_in(array: np.ndarray[Any, Any]) -> list[str | bytes]:
+    """The strings and bytes in an array without objects."""
+    return [text for column in text_columns(array) for text in column.ravel().tolist()]
+
+
 def order_text(shape: tuple[int, ...], strides: tuple[int, ...], *, is_contiguous: bool) -> str:
     """The strides of an array; "" in C order. Kernels may sum in the order of memory."""
     return "" if is_contiguous else f" strides {tuple(s for n, s in zip(shape, strides, strict=True) if n > 1)}"
@@ -325,8 +343,7 @@ def _object(plain: PlainTexts, value: Any, depth: int) -> str:
 
 def array_of(plain: PlainTexts, value: Any, depth: int) -> str:
     """The text of an array within other plain data."""
-    if value.dtype.kind in "US":
-        plain.strings += value.ravel().tolist()
+    plain.strings += texts_in(value)
     return f"{_form(value)} {_content(value)}"
 
 

@@ -9,7 +9,7 @@ import os
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FunctionType, ModuleType
@@ -21,7 +21,7 @@ from warmstore.identity.object_state import MISSING
 from warmstore.identity.origin import Origin
 from warmstore.identity.patches import Patches
 from warmstore.identity.places import Names, Place
-from warmstore.identity.plain_data import atom_text, decimal_context_text, digest_of
+from warmstore.identity.plain_data import BYTES, NAMES_A_FILE, atom_text, decimal_context_text, digest_of
 from warmstore.identity.watch import Watch
 
 EXPANDED = 64
@@ -286,6 +286,7 @@ class Walk(ABC):
             if keys[at] is None:
                 self.whole(place + f".<key {at}>", key)
             self.whole(place + f"[{f'<value {at}>' if keys[at] is None else keys[at]}]", value)
+        self.strings(place, [key for key, _ in pairs if type(key) in NAMES_A_FILE or type(key) in BYTES])
         # The order of the keys counts. Facts are sorted by place, so this fact states the order.
         self.fact(place, f"{tag} of {[text or '' for text in keys][:EXPANDED]} {len(keys)}")
 
@@ -347,15 +348,23 @@ class Walk(ABC):
         self.fact(place if is_movable else place + ".<file>", text)
         self.watch_probe(partial(self._file_text, path))
 
-    def strings(self, place: Place, strings: list[Any]) -> None:
-        """Record the files that the strings and paths in a container name."""
-        found = []
-        for string in strings:
-            if type(string) is not str or len(strings) <= EXPANDED or "/" in string or "." in string:
-                text = self._file_text(os.fsdecode(string))
-                found += [text] if text else []
-        if found:
-            self.fact(place + ".<files>", f"{len(found)} {digest_of(repr(found))}")
+    def strings(self, place: Place, strings: Iterable[Any]) -> None:
+        """Record the files that the strings, bytes and paths in a container name."""
+        if found := self._files_text(strings):
+            self.fact(place + ".<files>", found)
+            if isinstance(strings, list) and len(strings) <= EXPANDED:
+                self.watch_probe(partial(self._files_text, strings))
+
+    def _files_text(self, strings: Iterable[Any]) -> str:
+        firsts, found = None, []
+        for count, string in enumerate(strings):
+            if count == named_files.FEW:
+                firsts = named_files.first_parts()
+            name = string if type(string) is str else os.fsdecode(string)
+            if (firsts is None or name.partition("/")[0] in firsts) and (text := self._file_text(name)):
+                found.append(text)
+        # Each text has the path, and the order of the strings in a set differs between processes.
+        return f"{len(found)} {digest_of(repr(sorted(found)))}" if found else ""
 
     def _file_text(self, path: str) -> str:
         return named_files.file_text(path, self.settings.files, self.settings.root, tuple(self.checkouts))

@@ -15,7 +15,7 @@ from warmstore.identity.kinds.registry import rule
 from warmstore.identity.named_files import content_of, stat_of
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
-from warmstore.identity.plain_data import array_text, dtype_text, layout_text
+from warmstore.identity.plain_data import array_text, dtype_text, layout_text, texts_in
 from warmstore.identity.walk import Walk
 
 
@@ -35,12 +35,12 @@ def _array(walk: Walk, place: Place, value: Any) -> None:
     walk.fact(
         place, layout_text(value) if walk.settings.tensors == "layout" else walk.watched_text(place, value, array_text)
     )
-    if value.dtype.kind in "US":
-        walk.strings(place, value.ravel().tolist())
+    walk.strings(place, texts_in(value))
 
 
 @rule(np.memmap)
 def _mapped(walk: Walk, place: Place, value: Any) -> None:
+    walk.strings(place, texts_in(value.view(np.ndarray)))
     if value.mode == "r" and isinstance(value.base, mmap.mmap) and stat_of(str(value.filename)):
         # A read-only mapping has the content of its file: the size and time of the file suffice.
         walk.fact(place, f"mapped {dtype_text(value.dtype)} {value.shape} {value.strides} {value.offset}")
@@ -95,6 +95,7 @@ def array_subclass(walk: Walk, place: Place, value: Any) -> None:
     else:  # a view would be another object in each walk
         text = _text_of_masked if is_masked else _text_of_subclass
         walk.fact(place + ".<array>", walk.watched_text(place, value, text))
+        walk.strings(place, texts_in(value.view(np.ndarray)))
 
 
 @rule(*{type(np.dtype(name)) for name in np.sctypeDict.values()}, type(np.dtype([("a", "i4")])))

@@ -22,20 +22,20 @@ from warmstore.identity.call_effects import effects_of
 from warmstore.identity.identity import Identity, WalkResult, walk_over, walking
 from warmstore.identity.kinds.arrays import is_mapped
 from warmstore.identity.kinds.dispatch import is_simple
-from warmstore.identity.named_files import Files, FileStamps, TooManyFiles, may_be_path
+from warmstore.identity.named_files import Files, FileStamps, TooManyFiles
 from warmstore.identity.object_state import full_name
 from warmstore.identity.object_walk import ObjectWalk
 from warmstore.identity.patches import Patches
 from warmstore.identity.plain_data import ATOMS, NotPlain, PlainTexts, digest_of, layout_text
 from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.samples.sample_hashes import (
-    PathHashes,
     RowHashes,
+    TextHashes,
     UInt64,
-    hashes_of_bytes,
     hashes_of_states,
     hashes_of_texts,
     mixed,
+    state_of,
 )
 from warmstore.identity.samples.selected_samples import SelectedSamples
 from warmstore.identity.walk import Walk
@@ -47,12 +47,10 @@ Classes = tuple[tuple[type, int], ...]
 EachOf = Callable[[Identity], UInt64]
 """Makes the hashes of samples, [n, 2], from the identity of their source."""
 
-_FIRST = 16
-_LONGEST_PATH = 1024
 _AT_ONCE = 1 << 12  # samples whose texts are held at once
 _MOST_FACTS = 500
 _STATE = (".<file>", ".<files>", ".<state>", ".filename")
-_PATHS = frozenset((str, PosixPath))
+_TEXTS: frozenset[type] = frozenset((str, bytes, PosixPath))
 
 
 class Look(Protocol):
@@ -123,9 +121,9 @@ def identify_samples(
     listed = listed_samples(source)
     stamps = FileStamps(files, None if root is None else os.path.abspath(root), tuple(folders))  # noqa: PTH100
     if listed is not None and version is None and not ignore:
-        if isinstance(listed, np.ndarray):
-            return _of_rows(listed)
         try:
+            if isinstance(listed, np.ndarray):
+                return _of_rows(listed, stamps)
             found = _of_listed(listed, source, stamps, patches, known)
         except TooManyFiles as error:
             walk = ObjectWalk("source")
@@ -154,19 +152,10 @@ def _of_listed(
         TooManyFiles: A sample is a folder with too many files.
     """
     kinds = set(map(type, samples))
-    (kind,) = kinds if len(kinds) == 1 else (None,)
-    if kind in _PATHS or (kind is bytes and any(map(stamps.stamp, filter(None, map(_decoded, samples[:_FIRST]))))):
-        return _of_paths(samples, source, stamps, kind)
-    if kind is bytes:
-        hashes, _ = hashes_of_bytes(samples)
-        name = xxhash.xxh3_128(f"{type(source).__name__} of {len(samples)} bytes".encode())
-        name.update(np.ascontiguousarray(hashes).data)
-        return SampleIdentities(name.hexdigest()[:16], hashes, _nothing(), hashes_of_bytes)
+    (kind,) = kinds if len(kinds) == 1 else (object,)
+    if kind in _TEXTS:
+        return _of_texts(samples, source, TextHashes(stamps, kind, _is_text_of_numpy(source)))
     return _one_by_one(samples, source, stamps, patches, known)
-
-
-def _decoded(path: bytes) -> str:
-    return os.fsdecode(path) if len(path) < _LONGEST_PATH else ""
 
 
 def _refreshed(known: SampleIdentities | None, classes: Classes | None) -> RecordedIdentity | None:
@@ -195,7 +184,8 @@ def listed_samples(source: Any) -> Sequence[Any] | np.ndarray[Any, Any] | None:
         listed = listed_samples(source.of)
         return None if listed is None or isinstance(listed, np.ndarray) else source.selected(listed)
     if type(source) is np.ndarray and source.ndim and not is_mapped(source):
-        return None if source.dtype.hasobject and source.ndim > 1 else _rows(source)
+        found = _rows(source)
+        return None if isinstance(found, np.ndarray) and found.dtype.hasobject else found
     if type(source) is range:
         return list(source)
     return source if type(source) in (list, tuple) else None
@@ -215,17 +205,29 @@ def samples_at(source: Any, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Seq
 
 
 def _rows(array: np.ndarray[Any, Any]) -> Sequence[Any] | np.ndarray[Any, Any]:
-    """The rows of an array; its elements, if they are objects or strings."""
-    return array.tolist() if array.ndim == 1 and array.dtype.kind in "OU" else array
+    """The rows of an array; its elements, if they are objects or text."""
+    return array.tolist() if array.ndim == 1 and array.dtype.kind in "OUST" else array
 
 
-def _of_rows(array: np.ndarray[Any, Any]) -> SampleIdentities:
-    """The identities of an array's rows: hashes of their content and layout."""
-    look = RowHashes(layout_text(array[:1]))
-    hashes, _ = look(array)
+def _is_text_of_numpy(source: Any) -> bool:
+    """Whether samples are `np.str_` or `np.bytes_`, which `listed_samples` gives as str or bytes."""
+    if type(source) is SelectedSamples:
+        return _is_text_of_numpy(source.of)
+    return type(source) is np.ndarray and source.dtype.kind in "US"
+
+
+def _of_rows(array: np.ndarray[Any, Any], stamps: FileStamps) -> SampleIdentities:
+    """The identities of an array's rows: hashes of their content and layout, and of the files that their text names.
+
+    Raises:
+        TooManyFiles: A row names a folder with too many files.
+    """
+    look = RowHashes(layout_text(array[:1]), stamps)
+    hashes = look.values(array)
     name = xxhash.xxh3_128(f"{look.layout} of {len(array)} rows".encode())
     name.update(np.ascontiguousarray(hashes).data)
-    return SampleIdentities(name.hexdigest()[:16], hashes, _nothing(), look, may_be_written=True)
+    each = mixed(hashes, look.stamps(array))
+    return SampleIdentities(name.hexdigest()[:16], each, _nothing(), look, may_be_written=True)
 
 
 def _composed(source: Any, identify: Callable[..., SampleIdentities]) -> EachOf | None:
@@ -258,20 +260,22 @@ def _nothing() -> Identity:
     return WalkResult.of(ObjectWalk("source")).identity()
 
 
-def _of_paths(samples: Sequence[Any], source: Any, files: FileStamps, kind: type) -> SampleIdentities:
-    """The identities of strings, paths or bytes, all hashed in one pass, since there may be millions."""
-    first = list(map(os.fsdecode, samples[:_FIRST]))
-    are_files = any(files.stamp(text, is_sample=True) or ("/" in text and may_be_path(text)) for text in first)
-    look = PathHashes(files, are_files, kind)
+def _of_texts(samples: Sequence[Any], source: Any, look: TextHashes) -> SampleIdentities:
+    """The identities of strings, paths or bytes, all hashed in one pass, since there may be millions.
+
+    Raises:
+        TooManyFiles: A sample is a folder with too many files.
+    """
     texts = look.texts(samples)
-    hashes = look.names(texts)
+    hashes = look.values(samples, texts)
+    stamps = look.stamps(texts, hashes)
     name = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)} texts".encode())
     name.update(hashes.data)
-    if look.are_files:
-        hashes = mixed(hashes, look.stamps(texts))
-        if not all(text.startswith("/") for text in first) and files.root is None:
+    if look.files.root is None and stamps.any():
+        named = np.flatnonzero(stamps.any(axis=1)).tolist()
+        if not all(texts[at].startswith("/") for at in named):
             name.update(os.getcwd().encode())  # noqa: PTH109  relative paths are others elsewhere
-    return SampleIdentities(name.hexdigest()[:16], hashes, _nothing(), look)
+    return SampleIdentities(name.hexdigest()[:16], mixed(hashes, stamps), _nothing(), look)
 
 
 def _one_by_one(
@@ -388,7 +392,7 @@ def _texts(samples: Sequence[Any], plain: PlainTexts, stamps: FileStamps) -> tup
             strings.clear()
             text = _walked(sample, stamps)
         texts.append(text)
-        states.append("".join([stamp(os.fsdecode(string)) for string in strings]) if strings else "")
+        states.append(state_of(strings, stamp) if strings else "")
         strings.clear()
     return texts, states
 
