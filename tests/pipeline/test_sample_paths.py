@@ -159,6 +159,21 @@ def test_words_are_compared_with_names_as_the_file_system_does(tmp_path: Path, m
     assert named_files.first_parts() is None
 
 
+@pytest.mark.parametrize("make", [list, np.array])
+def test_which_string_of_a_sample_names_the_file_counts(tmp_path: Path, make: Callable[[Any], Any]) -> None:
+    """A file that is renamed keeps its size and time."""
+    names = [f"{tmp_path}/{folder}.txt" for folder in ("positive", "negative")]
+    samples = make([tuple(names)] * 2)
+
+    def label(sample: Sequence[str]) -> str:
+        return "".join(str(int(Path(name).exists())) for name in sample)
+
+    Path(names[0]).write_text("a")
+    assert epoch(samples, label, tmp_path / "cache") == ["10"] * 2
+    Path(names[0]).rename(names[1])
+    assert epoch(samples, label, tmp_path / "cache") == ["01"] * 2
+
+
 def test_bytes_that_name_no_file_count_by_content(tmp_path: Path) -> None:
     images = [os.urandom(2000), b"short", b"\0"]
     assert epoch(images, len, tmp_path / "cache") == [2000, 5, 1]

@@ -76,9 +76,9 @@ def mixed(one: UInt64, other: UInt64) -> UInt64:
 
 
 def state_of(strings: Iterable[str | bytes | PathLike[str]], stamp: Callable[[str], str]) -> str:
-    """The text of the files that the strings in a sample name; "" if there are none."""
+    """The text of the files that the strings in a sample name, by which string names which; "" if there are none."""
     stamps = [stamp(os.fsdecode(string)) for string in strings]
-    return "".join(stamps) if any(stamps) else ""
+    return "\0".join(stamps) if any(stamps) else ""
 
 
 @dataclass(frozen=True)
