@@ -174,6 +174,31 @@ def test_which_string_of_a_sample_names_the_file_counts(tmp_path: Path, make: Ca
     assert epoch(samples, label, tmp_path / "cache") == ["01"] * 2
 
 
+def with_mask(name: str, images: str, masks: str) -> str:
+    return Path(images, name).read_text() + Path(masks, name).read_text()
+
+
+@pytest.mark.parametrize("files", ["stat", "content"])
+@pytest.mark.parametrize("replaced", ["images", "masks"])
+def test_a_name_counts_in_each_folder_that_a_step_has(tmp_path: Path, replaced: str, files: str) -> None:
+    folders = {name: str(tmp_path / name) for name in ("images", "masks")}
+    for folder in folders.values():
+        Path(folder).mkdir()
+        for number in range(3):
+            Path(folder, f"{number}.txt").write_text("m")
+
+    def labelled() -> list[str]:
+        pipe = ws.Pipeline(["0.txt", "1.txt", "2.txt"], files=files).step(with_mask, **folders)
+        plan = plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path / "cache")
+        with pipe.loader(plan, batch_size=3, workers=0, sampler=ws.Sequential()) as loader:
+            (batch,) = loader
+        return list(batch)
+
+    assert labelled() == ["mm"] * 3
+    Path(folders[replaced], "1.txt").write_text("new")
+    assert labelled() == ["mm", "newm" if replaced == "images" else "mnew", "mm"]
+
+
 def test_bytes_that_name_no_file_count_by_content(tmp_path: Path) -> None:
     images = [os.urandom(2000), b"short", b"\0"]
     assert epoch(images, len, tmp_path / "cache") == [2000, 5, 1]

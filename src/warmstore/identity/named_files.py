@@ -181,7 +181,7 @@ class FileStamps:
         return partial(self.stamp, known={})
 
     def stamp(self, text: str, *, is_sample: bool = False, known: dict[str, str] | None = None) -> str:
-        """The text of the file or folder that a string names; "" if it names none.
+        """The text of the file or folder that a string names, here and in each of `folders`; "" if it names none.
 
         Args:
             is_sample: The string is a sample: all files below a folder count.
@@ -193,22 +193,21 @@ class FileStamps:
         """
         if not text or len(text) > _LONGEST or "\0" in text or "\n" in text:  # not a call: a million times
             return ""
-        found, home = None, ""
+        if text.startswith("/") or not (self.folders or text.startswith("~/")):
+            return self._stamp(text, is_sample, known)
+        found = [self._stamp(path, is_sample, known) for path in (text, *(f"{folder}/{text}" for folder in self.folders))]
+        if text.startswith("~/"):  # for code that expands it
+            home = os.path.expanduser(text)  # noqa: PTH111  it must stay as it is written
+            found.append(self._stamp(home, is_sample, known, home))
+        return "\0".join(found) if any(found) else ""
+
+    def _stamp(self, text: str, is_sample: bool, known: dict[str, str] | None, place: str = "") -> str:
         try:
             found = os.stat(text)  # noqa: PTH116  half the time of Path.stat, a million times
         except (OSError, ValueError):
-            if not text.startswith("/"):
-                for folder in self.folders:
-                    if (named := stat_of(f"{folder}/{text}")) is not None:
-                        text, found = f"{folder}/{text}", named
-                        break
-                if found is None and text.startswith("~/"):  # for code that expands it
-                    home = text = os.path.expanduser(text)  # noqa: PTH111  it must stay as it is written
-                    found = stat_of(text)
-        if found is None:
             return ""
         if self.files == "stat" and self.root is None and stat.S_ISREG(found.st_mode):
-            place = home or ("" if text.startswith("/") else os.getcwd())  # noqa: PTH109
+            place = place or ("" if text.startswith("/") else os.getcwd())  # noqa: PTH109
             return f"{place} {found.st_size} {_settled(found)};"
         is_in_sample = known is not None and os.sep in text.strip("./")
         if not stat.S_ISDIR(found.st_mode) or not (is_sample or is_in_sample):
