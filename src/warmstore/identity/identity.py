@@ -26,7 +26,7 @@ from warmstore.identity.reads import read_called
 from warmstore.identity.walk import Walk, WalkSettings
 from warmstore.identity.watch import Watch
 
-RULES = 1
+RULES = 2
 """Version of the rules that make identities. Identities by different rules are never equal."""
 
 _SHOWN = 3

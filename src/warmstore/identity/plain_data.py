@@ -79,9 +79,9 @@ def _datetime(value: Any) -> str:
 def _scalar(value: np.generic) -> str:
     if value.dtype.hasobject:
         raise NotPlain
-    if value.dtype.kind in "biufc" and value.dtype.itemsize <= 8 and value == value:
-        return repr(value)
-    return f"numpy {value.dtype!r} {value.tobytes().hex()}"
+    if value.dtype.kind in "biuf" and value.dtype.itemsize <= 8 and value == value:
+        return f"np.{type(value).__name__}({value.item()!r})"  # the text of NumPy depends on its version and options
+    return f"numpy {dtype_text(value.dtype)} {value.tobytes().hex()}"
 
 
 ATOMS: dict[type, Callable[[Any], str]] = {
