@@ -308,10 +308,48 @@ def test_files_of_a_lazy_frame_are_out_of_reach() -> None:
     assert identify([polars.LazyFrame({"a": [1]})]).unknown
 
 
-def test_all_metadata_of_a_table_counts() -> None:
+ARROW: dict[str, Callable[[Any, bool], Any]] = {
+    "metadata": lambda arrow, other: arrow.table({"a": [1]}, metadata={"unit": "m" * 100 + "ab"[other]}),
+    "columns of one name": lambda arrow, other: arrow.table([[3 if other else 1], [2]], names=["a", "a"]),
+    "chunks": lambda arrow, other: arrow.chunked_array([[1, 2]] if other else [[1], [2]]),
+    "array": lambda arrow, other: arrow.array([1]) if other else arrow.chunked_array([[1]]),
+}
+
+
+@pytest.mark.parametrize("form", ARROW)
+def test_all_of_a_table_counts(form: str) -> None:
     arrow = pytest.importorskip("pyarrow")
-    one, other = (arrow.table({"a": [1]}, metadata={"unit": "m" * 100 + end}) for end in "ab")
-    assert identify([one]).digest != identify([other]).digest
+    one, again, other = (identify([ARROW[form](arrow, number)]).digest for number in (False, False, True))
+    assert one == again != other
+
+
+class Measured(np.ndarray[Any, Any]):
+    """An array with a unit, as those of astropy."""
+
+
+def measured(unit: str) -> np.ndarray[Any, Any]:
+    array = np.ones(2).view(Measured)
+    array._unit = unit
+    return array
+
+
+def of_field(unit: str) -> np.ndarray[Any, Any]:
+    return np.zeros(1, [("length", np.dtype("f4", metadata={"unit": unit}))])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda: measured("m"), lambda: measured("s")),
+        (lambda: of_field("m"), lambda: of_field("s")),
+        (lambda: of_field("m")[0], lambda: of_field("s")[0]),
+        (lambda: np.ma.array([1, 2]), lambda: np.ma.array([1, 2], mask=[0, 0])),
+        (lambda: np.ma.array([1, 2]), lambda: np.ma.array([1, 2], hard_mask=True)),
+    ],
+)
+def test_all_of_an_array_counts(one: Callable[[], Any], other: Callable[[], Any]) -> None:
+    before = identify([one()]).require().digest
+    assert identify([one()]).digest == before != identify([other()]).digest
 
 
 def labelled(name: str, folder: str, others: str = "") -> list[str]:

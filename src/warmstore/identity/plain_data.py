@@ -297,8 +297,11 @@ def _form(array: np.ndarray[Any, Any]) -> str:
 
 
 def dtype_text(dtype: np.dtype[Any]) -> str:
-    """The text of a dtype, with its metadata."""
-    return f"{dtype!r}" if dtype.metadata is None else f"{dtype!r} {sorted(map(repr, dtype.metadata.items()))}"
+    """The text of a dtype, with its metadata and that of its fields."""
+    if dtype.metadata is None and dtype.names is None:
+        return repr(dtype)
+    metadata = sorted(map(repr, (dtype.metadata or {}).items()))
+    return f"{dtype!r} {metadata} {[dtype_text(dtype[name].base) for name in dtype.names or ()]}"
 
 
 def contiguous_bytes(array: np.ndarray[Any, Any]) -> Any:

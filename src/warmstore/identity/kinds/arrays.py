@@ -18,6 +18,9 @@ from warmstore.identity.places import Place
 from warmstore.identity.plain_data import array_text, dtype_text, layout_text, texts_in
 from warmstore.identity.walk import Walk
 
+_OF_MASK = frozenset(("_mask", "_sharedmask", "_fill_value", "_basedict"))
+"""Attributes of masked arrays that are recorded otherwise, or that say how to copy."""
+
 
 @rule(np.ndarray)
 def _array(walk: Walk, place: Place, value: Any) -> None:
@@ -57,7 +60,8 @@ def _text_of_subclass(value: Any) -> str:
 
 
 def _text_of_masked(value: Any) -> str:
-    return f"{array_text(value.data)} mask {array_text(np.ma.getmaskarray(value))}"
+    mask = value.mask
+    return f"{array_text(value.data)} mask {'' if mask is np.ma.nomask else array_text(np.asarray(mask))}"
 
 
 def _content_text(path: str) -> str:
@@ -84,8 +88,8 @@ def array_subclass(walk: Walk, place: Place, value: Any) -> None:
     walk.fact(place, f"object of {walk.cls(type(value))}")
     record_content(walk, place, value)
     walk.watch_attributes(value)
-    walk.attributes(place, {name: part for name, part in vars(value).items() if not name.startswith("_")})
     is_masked = isinstance(value, np.ma.MaskedArray)
+    walk.attributes(place, {name: part for name, part in vars(value).items() if not is_masked or name not in _OF_MASK})
     if is_masked:
         walk.whole(place + ".fill_value", value.fill_value)
     if value.dtype.hasobject:

@@ -15,6 +15,7 @@ from warmstore.identity.kinds.arrays import record_content
 from warmstore.identity.kinds.objects import record_object
 from warmstore.identity.kinds.registry import Rule
 from warmstore.identity.places import Place
+from warmstore.identity.plain_data import shortened
 from warmstore.identity.walk import Walk
 
 _LONGEST = 4096  # bytes: longer texts are no paths
@@ -84,8 +85,9 @@ def _lazy(walk: Walk, place: Place, value: Any) -> None:
 def _arrow_table(walk: Walk, place: Place, value: Any) -> None:
     schema = value.schema.serialize()  # the text of a schema shortens its metadata
     walk.fact(place, f"{type(value).__name__} {xxhash.xxh3_128_hexdigest(schema)} of {value.num_rows}")
-    for name, column in zip(value.schema.names, value.columns, strict=True):
-        walk.whole(place + f".<{name}>", column)
+    names = value.schema.names
+    for at, (name, column) in enumerate(zip(names, value.columns, strict=True)):
+        walk.whole(place + f".<{name}>{f'[{at}]' if names.count(name) > 1 else ''}", column)
 
 
 def _arrow_array(walk: Walk, place: Place, value: Any) -> None:
@@ -102,7 +104,8 @@ def _arrow_array(walk: Walk, place: Place, value: Any) -> None:
     table = pa.table({"": pa.concat_arrays([joined, joined.slice(0, 0)])})
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    walk.fact(place, f"arrow {value.type} of {len(joined)} {xxhash.xxh3_128_hexdigest(sink.getvalue())}")
+    chunks = f" in {shortened(repr(list(map(len, arrays))))}" if isinstance(value, pa.ChunkedArray) else ""
+    walk.fact(place, f"arrow {value.type} of {len(joined)} {xxhash.xxh3_128_hexdigest(sink.getvalue())}{chunks}")
     walk.strings(place, _texts_of_arrow(joined))
 
 
