@@ -14,6 +14,7 @@ from torch.utils.data import Subset
 
 import warmstore as ws
 from warmstore.identity import named_files
+from warmstore.identity.samples.sample_identities import identify_samples
 
 
 def text_in(path: Any) -> str:
@@ -172,6 +173,17 @@ def test_which_string_of_a_sample_names_the_file_counts(tmp_path: Path, make: Ca
     assert epoch(samples, label, tmp_path / "cache") == ["10"] * 2
     Path(names[0]).rename(names[1])
     assert epoch(samples, label, tmp_path / "cache") == ["01"] * 2
+
+
+def test_the_order_of_the_paths_in_a_set_does_not_count(tmp_path: Path) -> None:
+    """It differs between processes."""
+    paths = [str(tmp_path / f"{number}.txt") for number in range(200)]
+    for number, path in enumerate(paths):
+        Path(path).write_text("a" * number)
+    one, other = frozenset(paths), frozenset(paths[::-1])
+    assert list(one) != list(other)
+    each = identify_samples([one, other, (1, one), (1, other)]).each
+    assert each[0].tolist() == each[1].tolist() != each[2].tolist() == each[3].tolist()
 
 
 def with_mask(name: str, images: str, masks: str) -> str:

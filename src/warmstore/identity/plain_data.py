@@ -16,6 +16,7 @@ import struct
 import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -251,11 +252,17 @@ class PlainTexts:
         return ", ".join([self.text(value, depth) for value in values])
 
     def _sorted(self, values: Any, depth: int) -> list[str]:
-        before = len(self._numbers)
-        found = sorted([self.text(value, depth + 1) for value in values])
+        before, first = len(self._numbers), len(self.strings)
+        found: list[tuple[str, list[Any]]] = []
+        for value in values:
+            text = self.text(value, depth + 1)
+            found.append((text, self.strings[first:]))
+            del self.strings[first:]
         if len(self._numbers) != before:
             raise NotPlain  # the order of the numbers would differ in each process
-        return found
+        found.sort(key=itemgetter(0))
+        self.strings += [string for _, strings in found for string in strings]
+        return [text for text, _ in found]
 
 
 def _text_of_cheap(value: Any) -> str:
