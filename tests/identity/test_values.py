@@ -285,6 +285,18 @@ def test_text_that_names_files_counts_with_them(form: str, count: int, tmp_path:
     assert identify([value]).require().digest != before
 
 
+@pytest.mark.parametrize(
+    "code", ["open({path!r})", "open({bytes!r})", "[open(path) for path, label in (({path!r}, 1), ('', 2))]"]
+)
+def test_constants_of_code_that_name_files_count_with_them(code: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a")
+    function = eval("lambda: " + code.format(path=str(path), bytes=str(path).encode()))
+    before = identify(function).require().digest
+    path.write_text("ab")
+    assert identify(function).require().digest != before
+
+
 def test_names_without_a_suffix_among_many_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = [f"word {number}" for number in range(2 * FEW)]

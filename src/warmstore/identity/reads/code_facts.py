@@ -8,6 +8,7 @@ is ("model", "width"). The empty chain is any other use of the variable, which m
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,8 +41,9 @@ class CodeFacts:
     digest: 16 hex digits. constants: texts of constants other than code and None. globals, variables: chains by name;
     `variables` are parameters, other locals and closure variables. stored: attributes that are set, by variable.
     imports: module, names and level of every import. names: every name of an attribute or global. strings: constants
-    that are strings. asked: variables and chains that look up values by name (`os.environ`, `import_module`), with the
-    constant that follows, or None if none follows. loose: names of attributes that are not read of a variable.
+    that are strings or bytes, also within tuples. asked: variables and chains that look up values by name
+    (`os.environ`, `import_module`), with the constant that follows, or None if none follows. loose: names of attributes
+    that are not read of a variable.
     sees_locals: whether the code may read local variables by computed names.
     """
 
@@ -133,10 +135,7 @@ class _Reader:
         text = constant_text(value)
         if value is not None and text not in self.constants:
             self.constants.append(text)
-        if isinstance(value, str):
-            self.strings.append(value)
-        elif isinstance(value, tuple | frozenset):
-            self.strings += sorted(item for item in value if isinstance(item, str))
+        self.strings += _strings_in(value)
         return text
 
     def _uses(self, code: CodeType, found: list[Instruction]) -> None:
@@ -205,6 +204,13 @@ def _skipped(found: list[Instruction]) -> set[int]:
         if is_metadata and at and "CONST" in found[at - 1].name:
             skipped |= {at - 1, at}
     return skipped
+
+
+def _strings_in(value: object) -> list[str]:
+    """The strings in a constant, and its bytes as strings, as they may name a file."""
+    if isinstance(value, tuple | frozenset):
+        return sorted(string for item in value for string in _strings_in(item))
+    return [value] if isinstance(value, str) else [os.fsdecode(value)] if isinstance(value, bytes) else []
 
 
 def constant_text(value: object) -> str:
