@@ -6,6 +6,7 @@ import linecache
 import os
 import sys
 import textwrap
+from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.slow import thinned
 from torch.utils.data import ConcatDataset, Subset
 
 import warmstore as ws
+from warmstore.identity.samples.sample_hashes import mixed
 from warmstore.identity.samples.sample_identities import identify_samples
 from warmstore.pipeline.step_identities import difference_of, key_of
 from warmstore.pipeline.steps import Step
@@ -376,6 +378,20 @@ def test_values_by_their_content(tmp_path: Path) -> None:
     assert name_of_source(array.copy()) == names[0]
     for source in sources:
         assert identities(source).shape == (len(source),)
+
+
+@pytest.mark.parametrize("make", [Decimal, lambda text: (Decimal(text), 0)])
+def test_the_decimal_context_counts_for_samples_that_are_decimals(make: Any) -> None:
+    samples = [make("1"), make("2")]
+    with localcontext(prec=28):
+        found = identify_samples(samples)
+        again = identify_samples([*samples, make("3")]).each[:2]
+        assert found.look is not None
+        assert (mixed(*found.look(samples)) == found.each).all()
+    with localcontext(prec=5):
+        other = identify_samples(samples).each
+    assert found.each.tolist() == again.tolist()
+    assert (found.each != other).any(axis=1).all()
 
 
 def test_stores_by_what_was_done_to_them(tmp_path: Path) -> None:

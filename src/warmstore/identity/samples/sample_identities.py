@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import partial
 from pathlib import PosixPath
 from typing import Any, Protocol
@@ -394,6 +395,8 @@ def _texts(samples: Sequence[Any], plain: PlainTexts, stamps: FileStamps) -> tup
         texts.append(text)
         states.append(state_of(strings, stamp) if strings else "")
         strings.clear()
+    if plain.has_decimals:
+        plain.classes.setdefault(Decimal, len(plain.classes))  # its identity has the decimal context
     return texts, states
 
 
