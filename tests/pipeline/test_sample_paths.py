@@ -211,6 +211,12 @@ def test_a_name_counts_in_each_folder_that_a_step_has(tmp_path: Path, replaced: 
     assert labelled() == ["mm", "newm" if replaced == "images" else "mnew", "mm"]
 
 
+@pytest.mark.parametrize("samples", [[1, 2], [1.5, True], [None, None], [b"a", b"b"], [Path("a"), Path("b")]])
+def test_text_is_no_value_that_prints_so(tmp_path: Path, samples: list[Any]) -> None:
+    for each in (list(map(repr, samples)), samples, list(map(str, samples)), np.array(list(map(repr, samples)))):
+        assert epoch(each, type_of, tmp_path / "cache") == [type(value).__name__ for value in each]
+
+
 def test_bytes_that_name_no_file_count_by_content(tmp_path: Path) -> None:
     images = [os.urandom(2000), b"short", b"\0"]
     assert epoch(images, len, tmp_path / "cache") == [2000, 5, 1]
