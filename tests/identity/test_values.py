@@ -37,6 +37,10 @@ from warmstore.identity.object_state import is_made_in_python
             (lambda: [True], lambda: [1]),
             (lambda: {"a": 1, "b": 2}, lambda: {"b": 2, "a": 1}),
             (lambda: [[1]] * 2, lambda: [[1], [1]]),
+            (
+                lambda: (lambda array: [array, array[:2]])(np.zeros(3)),
+                lambda: (lambda array: [array, array[1:]])(np.zeros(3)),
+            ),
         ],
     ),
 )
@@ -295,6 +299,14 @@ def test_constants_of_code_that_name_files_count_with_them(code: str, tmp_path: 
     before = identify(function).require().digest
     path.write_text("ab")
     assert identify(function).require().digest != before
+
+
+def test_attributes_with_dots_in_their_names_have_places_of_their_own() -> None:
+    def options(one: int, other: int) -> argparse.Namespace:
+        return argparse.Namespace(**{"a.b": one, "a": argparse.Namespace(b=other), "c[0]": one, "c": [other]})
+
+    digests = {identify([options(*values)]).digest for values in [(1, 1), (1, 2), (2, 1), (2, 2)]}
+    assert len(digests) == 4
 
 
 def test_names_without_a_suffix_among_many_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

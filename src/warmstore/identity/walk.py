@@ -28,6 +28,7 @@ EXPANDED = 64
 """Larger containers of plain data become one fact."""
 
 _LOCALS = "<locals>."
+_STRUCTURE = frozenset(".[](<")  # characters of places
 _NAMELESS = frozenset(("", "__main__", "__mp_main__", "builtins"))
 
 
@@ -268,9 +269,10 @@ class Walk(ABC):
         self.whole(place, value)
 
     def attributes(self, place: Place, attributes: dict[str, Any]) -> None:
-        """Record attributes, sorted by name."""
+        """Record attributes, sorted by name. Names such as "a.b" are quoted: their places are no others' then."""
         for name in sorted(attributes, key=str):
-            self.whole(place + f".{name}", attributes[name])
+            is_word = type(name) is str and _STRUCTURE.isdisjoint(name)
+            self.whole(place + (f".{name}" if is_word else f".<{name!r}>"), attributes[name])
 
     def items(self, place: Place, tag: str, values: Collection[Any]) -> None:
         """Record the items of a sequence, in order."""

@@ -34,7 +34,8 @@ def _array(walk: Walk, place: Place, value: Any) -> None:
         base = base.base
     known = walk.memory.setdefault(id(base), place)
     if known != place:
-        walk.fact(place + ".<memory>", f"same as {walk.key_of(known)}")
+        offset = value.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+        walk.fact(place + ".<memory>", f"same as {walk.key_of(known)} from {offset} bytes on")
     walk.fact(
         place, layout_text(value) if walk.settings.tensors == "layout" else walk.watched_text(place, value, array_text)
     )
