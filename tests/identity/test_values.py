@@ -57,7 +57,8 @@ def test_the_type_of_a_number_counts_however_numpy_prints_it(legacy: Any) -> Non
     """NumPy 1 prints `0.5` for numbers of all types."""
     numbers: list[Any] = [1, 1.0, True, complex(1), *(np.dtype(name).type(1) for name in SCALARS)]
     numbers += [np.float32(0.1), np.float64(0.1), np.float64(np.float32(0.1)), np.float32(0.0), np.float32(-0.0)]
-    numbers += [np.datetime64("2020", unit) for unit in ("D", "ns")] + [np.float64("nan"), np.longdouble(1)]
+    numbers += [np.datetime64("2020", unit) for unit in ("D", "ns")]
+    numbers += [np.timedelta64(1, unit) for unit in ("D", "ns")] + [np.float64("nan"), np.longdouble(1)]
     before = [identify([number]).digest for number in numbers]
     with np.printoptions(legacy=legacy, precision=3):
         found = [identify([number]).digest for number in numbers]

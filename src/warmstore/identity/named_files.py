@@ -193,21 +193,23 @@ class FileStamps:
         """
         if not text or len(text) > _LONGEST or "\0" in text or "\n" in text:  # not a call: a million times
             return ""
-        if text.startswith("/") or not (self.folders or text.startswith("~/")):
-            return self._stamp(text, is_sample, known)
-        found = [self._stamp(path, is_sample, known) for path in (text, *(f"{folder}/{text}" for folder in self.folders))]
-        if text.startswith("~/"):  # for code that expands it
-            home = os.path.expanduser(text)  # noqa: PTH111  it must stay as it is written
-            found.append(self._stamp(home, is_sample, known, home))
-        return "\0".join(found) if any(found) else ""
-
-    def _stamp(self, text: str, is_sample: bool, known: dict[str, str] | None, place: str = "") -> str:
+        if self.folders and not text.startswith("/"):
+            stamps, paths = FileStamps(self.files, self.root), [f"{folder}/{text}" for folder in self.folders]
+            texts = [stamps.stamp(path, is_sample=is_sample, known=known) for path in (text, *paths)]
+            return "\0".join(texts) if any(texts) else ""
+        home = ""
         try:
             found = os.stat(text)  # noqa: PTH116  half the time of Path.stat, a million times
         except (OSError, ValueError):
-            return ""
+            if not text.startswith("~/"):
+                return ""
+            home = text = os.path.expanduser(text)  # noqa: PTH111  for code that expands it; it must stay as written
+            named = stat_of(text)
+            if named is None:
+                return ""
+            found = named
         if self.files == "stat" and self.root is None and stat.S_ISREG(found.st_mode):
-            place = place or ("" if text.startswith("/") else os.getcwd())  # noqa: PTH109
+            place = home or ("" if text.startswith("/") else os.getcwd())  # noqa: PTH109
             return f"{place} {found.st_size} {_settled(found)};"
         is_in_sample = known is not None and os.sep in text.strip("./")
         if not stat.S_ISDIR(found.st_mode) or not (is_sample or is_in_sample):

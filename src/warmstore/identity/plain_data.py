@@ -80,9 +80,12 @@ def _datetime(value: Any) -> str:
 def _scalar(value: np.generic) -> str:
     if value.dtype.hasobject:
         raise NotPlain
-    if value.dtype.kind in "biuf" and value.dtype.itemsize <= 8 and value == value:
-        return f"np.{type(value).__name__}({value.item()!r})"  # the text of NumPy depends on its version and options
     return f"numpy {dtype_text(value.dtype)} {value.tobytes().hex()}"
+
+
+def _number(value: np.generic) -> str:
+    number = value.item()  # NumPy's own text depends on its version and options
+    return f"np.{type(value).__name__}({number!r})" if number == number else _scalar(value)
 
 
 ATOMS: dict[type, Callable[[Any], str]] = {
@@ -110,9 +113,10 @@ ATOMS: dict[type, Callable[[Any], str]] = {
     ipaddress.IPv4Address: repr,
     ipaddress.IPv6Address: repr,
 }
+_NUMBERS = (np.bool_, np.integer, np.float16, np.float32, np.float64)
 for _kind in {*np.sctypeDict.values()}:
     if _kind is not np.object_:
-        ATOMS[_kind] = _scalar
+        ATOMS[_kind] = _number if _kind is not np.timedelta64 and issubclass(_kind, _NUMBERS) else _scalar
 ATOMS[np.record] = _scalar
 
 NAMES_A_FILE = frozenset((str, np.str_, pathlib.PosixPath, pathlib.PurePosixPath))
