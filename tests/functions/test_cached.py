@@ -297,6 +297,13 @@ class TestFiles:
         file.write_text("other")
         assert f([str(file)]) == ["other"]
 
+    def test_which_of_several_paths_has_the_file_counts(self, keep: Any, tmp_path: Path) -> None:
+        f, paths = keep(lambda paths: [Path(path).exists() for path in paths]), [tmp_path / "a", tmp_path / "b"]
+        paths[0].touch()
+        assert f(paths) == [True, False]
+        paths[0].rename(paths[1])
+        assert f(paths) == [False, True]
+
     def test_a_folder_counts_with_the_files_below_it(self, keep: Any, tmp_path: Path) -> None:
         f, folder = self.read(keep), tmp_path / "data"
         folder.mkdir()

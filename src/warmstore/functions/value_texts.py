@@ -5,7 +5,6 @@ a file counts with the size and time of the file, or of all files below a folder
 identity is found by a walk, as far as the function reads it.
 """
 
-import os
 import sys
 from decimal import Decimal
 from typing import Any
@@ -18,15 +17,16 @@ from warmstore.identity.object_state import full_name
 from warmstore.identity.plain_data import (
     ATOMS,
     BYTES,
+    LONGEST_PATH,
     NAMES_A_FILE,
     NotPlain,
     PlainTexts,
     array_text,
     decimal_context_text,
 )
+from warmstore.identity.samples.sample_hashes import state_of
 
 _STAMPS = FileStamps()
-_LONGEST_PATH = 1024
 _CONTAINERS = frozenset((list, tuple, dict))
 _NAMES = NAMES_A_FILE | BYTES
 _DEEPEST = 20
@@ -88,18 +88,17 @@ def _shown(at: int, key: Any) -> str:
 
 def _files(place: str, names: list[Any]) -> str:
     """What the files and folders are that some texts name; "" without any."""
-    found = []
-    for name in names:
-        text = os.fsdecode(name)
-        if len(text) <= _LONGEST_PATH:
-            try:
-                found.append(_STAMPS.stamp(text, is_sample=True))
-            except TooManyFiles as error:
-                raise NoFingerprint(
-                    f"{place}: {str(error).partition(', too many')[0]}, too many to be examined in each call. "
-                    f"Pass ignore=({place!r},) where their content makes no difference"
-                ) from None
-    return "".join(found)
+
+    def stamp(text: str) -> str:
+        try:
+            return _STAMPS.stamp(text, is_sample=True) if len(text) <= LONGEST_PATH else ""
+        except TooManyFiles as error:
+            raise NoFingerprint(
+                f"{place}: {str(error).partition(', too many')[0]}, too many to be examined in each call. "
+                f"Pass ignore=({place!r},) where their content makes no difference"
+            ) from None
+
+    return state_of(names, stamp)
 
 
 def _tensor_text(value: Any) -> str:
