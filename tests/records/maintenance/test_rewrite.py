@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.faults.children import FIELDS, check, columns, record
 from tests.faults.seam import Watched
@@ -11,6 +12,7 @@ from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.errors import PositionError, SchemaMismatch
+from warmstore.records.write.write_buffer import WriteBuffer, block_of
 
 
 class Failing(Watched):
@@ -129,3 +131,36 @@ def test_a_function_of_records_may_not_change_their_store(name: str, add: bool, 
         assert list(again.fields) == ["x"]
         assert again.metadata == ({"name": 1} if name == "annotate" else {})
         assert again.verify(progress=False).ok
+
+
+COUNTS: dict[str, Callable[[ws.RecordStore], object]] = {
+    "a mean": lambda store: store.map_field("x", lambda batch: batch["x"].mean(axis=0, keepdims=True)),
+    "a list without some": lambda store: store.map_field(
+        "t", lambda batch: [text for text in batch["t"] if text != "3"]
+    ),
+    "fewer, and another type": lambda store: store.map_field("x", lambda batch: np.arange(2), ws.Array("int64")),
+    "more": lambda store: store.map_field("x", lambda batch: np.repeat(batch["x"], 2)),
+    "none": lambda store: store.map_field("x", lambda batch: batch["x"][:0]),
+    "a new field": lambda store: store.add_field("y", ws.Array("int64"), lambda batch: np.arange(2 * len(batch["x"]))),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_function_of_records_returns_one_value_for_each(name: str, tmp_path: Path) -> None:
+    """Records without a value were removed, or all fields had other counts, and the old generation was gone."""
+    with ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("float64"), "t": ws.Text()}) as store:
+        store.extend({"x": np.arange(10.0), "t": list(map(str, range(10)))})
+        with pytest.raises(SchemaMismatch, match="one value for each of 10 records; the function returned"):
+            COUNTS[name](store)
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert again["x"][:].tolist() == list(range(10))
+        assert again["t"][:] == list(map(str, range(10)))
+        assert list(again.fields) == ["x", "t"]
+        assert again.verify(progress=False).ok
+
+
+def test_a_queue_takes_as_many_values_of_each_field() -> None:
+    queue = WriteBuffer()
+    with pytest.raises(SchemaMismatch, match="same number of records"):
+        queue.add(block_of({"x": FIELD}, {"x": [1]}) | block_of({"y": FIELD}, {"y": [1, 2]}))
+    assert queue.count == 0

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.errors import PositionError
+from warmstore.errors import PositionError, SchemaMismatch
 from warmstore.records.format.chunk_names import chunk_bytes
 from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, stored_rows
 from warmstore.records.format.fields import Fields
@@ -77,6 +77,7 @@ def rewrite(
 
     Raises:
         Damaged: a record does not match its checksum, and `repair` is off. The store is unchanged.
+        SchemaMismatch: a function in `make` returned values that do not fit, or not one per record. The same.
         PositionError: a function in `make` changed the store. It stays as the function left it.
     """
     with session.editing():
@@ -162,7 +163,13 @@ def _copy(
         block: dict[str, EncodedRows] = {}
         for name, field in new.manifest.fields.items():
             if name in make:
-                block[name] = compressed(field, encode(name, field, make[name](first, last)))
+                made = encode(name, field, make[name](first, last))
+                if made.count != last - first:
+                    raise SchemaMismatch(
+                        f"field {name!r} needs one value for each of {last - first:,} records; the function returned "
+                        f"{made.count:,}"
+                    )
+                block[name] = compressed(field, made)
             elif repair:
                 block[name] = _healthy(gatherer, snapshot, name, positions)
             else:

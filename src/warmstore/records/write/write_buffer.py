@@ -40,8 +40,12 @@ class WriteBuffer:
         return blocks[-1].nbytes if blocks else 0
 
     def add(self, block: dict[str, EncodedRows]) -> None:
-        """Append one block. All its fields have the same count."""
-        count = self.count + next(iter(block.values())).count
+        """Append one block.
+
+        Raises:
+            SchemaMismatch: its fields have unequal counts.
+        """
+        count = self.count + row_count(block)
         nbytes = self.nbytes + sum(rows.nbytes for rows in block.values())
         self._blocks.append(_Pending(block, count, nbytes))
 
@@ -83,6 +87,18 @@ class WriteBuffer:
         self._blocks = [_Pending(rest, left, sum(rows.nbytes for rows in rest.values()))] if left else []
 
 
+def row_count(block: dict[str, EncodedRows]) -> int:
+    """The number of records of a block.
+
+    Raises:
+        SchemaMismatch: its fields have unequal counts.
+    """
+    counts = {name: rows.count for name, rows in block.items()}
+    if len(set(counts.values())) > 1:
+        raise SchemaMismatch(f"all fields of a batch need the same number of records; got {counts}")
+    return next(iter(counts.values()))
+
+
 def largest_record(block: dict[str, EncodedRows]) -> int:
     """Bytes of the largest record of a block, over all its fields."""
     fixed, varying = 0, []
@@ -109,7 +125,5 @@ def block_of(fields: Fields, columns: dict[str, Any]) -> dict[str, EncodedRows]:
     encoded = {name: encode(name, fields[name], values) for name, values in columns.items()}
     count = next(iter(encoded.values())).count
     block = {name: encoded.get(name) or absent_rows(field, count) for name, field in fields.items()}
-    counts = {name: rows.count for name, rows in block.items()}
-    if len(set(counts.values())) > 1:
-        raise SchemaMismatch(f"all fields of a batch need the same number of records; got {counts}")
+    row_count(block)
     return block
