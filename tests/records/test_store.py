@@ -1,5 +1,6 @@
 """The record store as its users see it: appending, reading, sharing between processes, opening and closing."""
 
+import contextlib
 import errno
 import json
 import multiprocessing
@@ -88,6 +89,23 @@ def test_a_batch_of_no_records_adds_none(store: ws.RecordStore) -> None:
     check(store, range(2))
     store.flush()
     check(store, range(2))
+
+
+@pytest.mark.parametrize("by", ["this object", "another"])
+def test_a_batch_of_no_records_before_a_new_field(tmp_path: Path, by: str) -> None:
+    """It kept the fields of its time, so later records could not be written, and were lost at close."""
+    with ws.RecordStore.create(tmp_path / "s", NUMBER) as store:
+        store.extend({"x": np.zeros(0, np.int64)})
+        with (
+            contextlib.nullcontext(store) if by == "this object" else ws.RecordStore.open(tmp_path / "s", "a") as other
+        ):
+            other.add_field("y", ws.Array("int64"), progress=False)
+        store.refresh()
+        store.extend({"x": [1, 2], "y": [3, 4]})
+        assert store["y"][:].tolist() == [3, 4]
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert again["x"][:].tolist() == [1, 2]
+        assert again["y"][:].tolist() == [3, 4]
 
 
 @pytest.mark.parametrize("flushed", [False, True])

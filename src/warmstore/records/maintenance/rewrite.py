@@ -175,8 +175,7 @@ def _copy(
             else:
                 block[name] = stored_rows(old.read([name], positions, gatherer)[0])
         check_unchanged()
-        if len(positions):
-            queue.add(block)
+        queue.add(block)
         for batch in queue.taken(BATCH_BYTES):
             new.commit(batch, stored=True)
         advance(last - first, None)

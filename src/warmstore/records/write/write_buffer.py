@@ -40,14 +40,14 @@ class WriteBuffer:
         return blocks[-1].nbytes if blocks else 0
 
     def add(self, block: dict[str, EncodedRows]) -> None:
-        """Append one block.
+        """Append one block. One without rows is dropped: it would keep the fields of its time.
 
         Raises:
             SchemaMismatch: its fields have unequal counts.
         """
-        count = self.count + row_count(block)
-        nbytes = self.nbytes + sum(rows.nbytes for rows in block.values())
-        self._blocks.append(_Pending(block, count, nbytes))
+        if added := row_count(block):
+            nbytes = self.nbytes + sum(rows.nbytes for rows in block.values())
+            self._blocks.append(_Pending(block, self.count + added, nbytes))
 
     def joined(self) -> dict[str, EncodedRows]:
         """All pending rows as one block."""
