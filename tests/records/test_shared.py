@@ -1,13 +1,18 @@
 """Stores that several have open: edits and rewrites by one who did not look, and looks while another rewrites."""
 
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from tests.faults.seam import Calling, Refusing
 
 import warmstore as ws
-from warmstore.errors import PositionError, WriteFailed
+from warmstore.errors import PositionError, SchemaMismatch, WriteFailed
 from warmstore.records.write.generation import Generation
+from warmstore.records.write.write_buffer import block_of
 
 X = {"x": ws.Array("int64")}
 
@@ -163,3 +168,53 @@ def test_rows_after_an_interrupt_as_another_added_a_field(tmp_path: Path, monkey
         assert store["y"][:].tolist() == [2, 4, 6]
     with ws.RecordStore.open(tmp_path / "s") as again:
         assert again.gather([1, 2])["y"].tolist() == [4, 6]
+
+
+class _Awaited:
+    """float32 values that set an event when they are read."""
+
+    def __init__(self, event: threading.Event, values: list[float]) -> None:
+        self.event, self.values = event, values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        self.event.set()
+        return np.array(self.values, np.float32)
+
+
+@pytest.mark.parametrize("change", ["map", "add"])
+def test_records_that_a_thread_adds_while_another_changes_the_fields(tmp_path: Path, change: str) -> None:
+    """They were encoded by the fields before: float32 was read as int32, and rows without a field never written."""
+    encoded = threading.Event()
+    fields = {"x": ws.Array("float32")}
+    with ThreadPoolExecutor(1) as thread, ws.RecordStore.create(tmp_path / "s", fields) as store:
+        store.extend({"x": np.float32([1, 2])})
+        calls: list[Future[None]] = []
+
+        def function(batch: dict[str, Any]) -> Any:
+            calls.append(thread.submit(store.extend, {"x": _Awaited(encoded, [3.0])}))
+            assert encoded.wait(60)
+            return batch["x"].astype(np.int32)
+
+        if change == "map":
+            store.map_field("x", function, ws.Array("int32"), progress=False)
+            with pytest.raises(SchemaMismatch, match="holds int32; got float32"):
+                calls[0].result()
+        else:
+            store.add_field("y", ws.Array("int32"), function, progress=False)
+            calls[0].result()
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert again["x"][:].tolist() == ([1, 2] if change == "map" else [1.0, 2.0, 3.0])
+        assert change == "map" or again[2]["y"] is None
+
+
+def test_stored_rows_are_not_committed_behind_a_change_of_fields(tmp_path: Path) -> None:
+    with ws.RecordStore.create(tmp_path / "s", X) as store, ws.RecordStore.open(tmp_path / "s", "a") as other:
+        block = block_of(store.fields, {"x": [5]})
+        other.map_field("x", lambda batch: batch["x"].astype(np.float64), ws.Array("float64"), progress=False)
+        with pytest.raises(SchemaMismatch, match="were changed by another process"):
+            store._commit_rows(block)
+        store.refresh()
+        assert len(store) == 0

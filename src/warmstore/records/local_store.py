@@ -162,8 +162,11 @@ class LocalStore(StoreReader):
             ReadOnly: the store was opened with mode "r".
             WriteFailed: the automatic flush failed; the rows stay pending.
         """
-        block = block_of(self.fields, columns)
+        fields = self.fields
+        block = block_of(fields, columns)  # outside the lock: threads encode side by side
         with self._session.lock:
+            if self.fields != fields:  # changed meanwhile
+                block = block_of(self.fields, columns)
             self._extend_rows(block)
             if self._session.pending.nbytes >= BATCH_BYTES:
                 self.flush()

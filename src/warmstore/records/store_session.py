@@ -78,13 +78,21 @@ class StoreSession:
         with self.lock:
             return self.snapshot.length + self.pending.count
 
-    def _follow(self) -> None:
-        """Continue in the store's current generation."""
+    def _follow(self, *, writing: bool = False) -> None:
+        """Continue in the store's current generation.
+
+        Args:
+            writing: rows that are not pending are to be written there.
+
+        Raises:
+            SchemaMismatch: its fields are not those that the rows to write were encoded by.
+        """
         manifest = read_manifest(self.path, self.files)
-        if self.pending.count and manifest.fields != self.generation.manifest.fields:
+        if (writing or self.pending.count) and manifest.fields != self.generation.manifest.fields:
             raise SchemaMismatch(
-                f"the fields of {self.path} were changed by another process while {self.pending.count} records were "
-                f"pending here; they are {list(manifest.fields)} now. Open the store again and add the records anew"
+                f"the fields of {self.path} were changed by another process while {self.pending.count or 'some'} "
+                f"records were pending here; they are {list(manifest.fields)} now. Open the store again and add the "
+                "records anew"
             )
         old, self.generation = self.generation, self._open_generation(manifest)
         old.release()
@@ -142,7 +150,7 @@ class StoreSession:
                     write(generation)
                     return
                 except GenerationClosed:
-                    self._follow()
+                    self._follow(writing=True)
                 finally:
                     if generation.commits > commits:
                         # Refresh before dropping: other threads read pending rows until the snapshot has them.
