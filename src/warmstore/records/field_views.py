@@ -12,6 +12,7 @@ from warmstore.records.read.numpy_indexing import apply_index, is_integer, split
 from warmstore.records.sample_batch import SampleBatch
 from warmstore.records.store_html import store_html
 from warmstore.records.store_reader import StoreReader
+from warmstore.storage.array_types import UInt64
 
 
 class FieldView:
@@ -29,6 +30,9 @@ class FieldView:
 
     def __identity__(self) -> Any:
         return self.name, self.store
+
+    def __sample_hashes__(self) -> UInt64:
+        return self.store.__sample_hashes__()
 
     def __len__(self) -> int:
         return len(self.store)
@@ -147,6 +151,9 @@ class FieldsView:
 
     def __identity__(self) -> Any:
         return self.names, self.store
+
+    def __sample_hashes__(self) -> UInt64:
+        return self.store.__sample_hashes__()
 
     def __len__(self) -> int:
         return len(self.store)

@@ -15,6 +15,7 @@ from warmstore.records.field_views import is_names
 from warmstore.records.format.array_interop import is_tensor, to_torch
 from warmstore.records.format.fields import Fields
 from warmstore.records.sample_batch import SampleBatch
+from warmstore.storage.array_types import UInt64
 
 FORMATS = ("numpy", "torch", "jax")
 
@@ -32,6 +33,8 @@ class IndexedRecords(Protocol):
 
     def gather(self, index: Any, fields: Sequence[str] | None = None) -> dict[str, Any]:
         """The values at many positions, by field."""
+
+    def __sample_hashes__(self) -> UInt64: ...
 
 
 @final
@@ -55,6 +58,9 @@ class Formatted:
 
     def __identity__(self) -> Any:
         return self.format, self.store
+
+    def __sample_hashes__(self) -> UInt64:
+        return self.store.__sample_hashes__()
 
     def __len__(self) -> int:
         return len(self.store)

@@ -25,9 +25,10 @@ from warmstore.records.read.gather import Gatherer
 from warmstore.records.read.index_arguments import as_positions, is_positions
 from warmstore.records.read.snapshot import Snapshot
 from warmstore.records.sample_batch import SampleBatch
+from warmstore.records.store_identity import content_of, record_hashes
 from warmstore.records.store_session import StoreSession
 from warmstore.records.write.write_options import WriteOptions
-from warmstore.storage.array_types import Bools
+from warmstore.storage.array_types import Bools, UInt64
 from warmstore.storage.files import Files
 from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.lifecycle import Closeable
@@ -86,7 +87,12 @@ class StoreReader(Closeable):
     def __identity__(self) -> Any:
         from warmstore.identity.kinds import Versioned  # whoever asks has imported it
 
-        return Versioned(self._manifest.id, (self._manifest.generation, self._snapshot.edits))
+        return Versioned(self._manifest.id, content_of(self._session))
+
+    def __sample_hashes__(self) -> UInt64:
+        """A hash of each record, uint64 [n, 2]; see `record_hashes`."""
+        self._check_open()
+        return record_hashes(self._session)
 
     def __len__(self) -> int:
         return len(self._session)

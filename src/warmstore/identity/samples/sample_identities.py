@@ -232,9 +232,10 @@ def _of_rows(array: np.ndarray[Any, Any], stamps: FileStamps) -> SampleIdentitie
 
 
 def _composed(source: Any, identify: Callable[..., SampleIdentities]) -> EachOf | None:
-    """How the samples of a source are those of other sources: of subsets and concatenations; None for others.
+    """How the samples of a source are those of other sources: of subsets, concatenations and stores; None for others.
 
-    So a sample has the same identity in a data set, in its subsets, and where the data set is a part of a larger one.
+    So a sample has the same identity in a data set, in its subsets, and where the data set is a part of a larger one;
+    and a record has one whatever is appended to its store.
     """
     kind = f"{type(source).__module__}.{type(source).__qualname__}"
     if kind == "torch.utils.data.dataset.Subset":
@@ -243,12 +244,22 @@ def _composed(source: Any, identify: Callable[..., SampleIdentities]) -> EachOf 
         return lambda _: np.concatenate([identify(part).each for part in source.datasets])
     if type(source) is SelectedSamples:
         return partial(_selected, lambda _: identify(source.of).each, source.indices)
+    if hasattr(type(source), "__sample_hashes__"):
+        return partial(_by_record, source, len(source))
     return None
 
 
 def _selected(each_of: EachOf, indices: np.ndarray[Any, np.dtype[np.int64]], identity: Identity) -> UInt64:
     chosen: UInt64 = each_of(identity)[indices]
     return chosen
+
+
+def _by_record(source: Any, count: int, identity: Identity) -> UInt64:
+    """Hashes of the records of a store, and of what else decides them: a field's name, a format. 0 without a record."""
+    hashes = source.__sample_hashes__()[:count]
+    facts = [f"{len(place)} {place} {text}" for place, text in identity.facts.items() if not _is_state(place)]
+    hashes = mixed(hashes, np.broadcast_to(hashes_of_texts(["\n".join(facts)]), hashes.shape))
+    return np.concatenate((hashes, np.zeros((count - len(hashes), 2), np.uint64)))
 
 
 def _by_position(count: int, identity: Identity) -> UInt64:

@@ -18,6 +18,7 @@ from warmstore.records.format.checksums import generation_seed
 from warmstore.records.format.fields import Fields, fields_from_json, fields_to_json
 from warmstore.records.log.log_files import is_closed
 from warmstore.storage.atomic import replace_file
+from warmstore.storage.cached_property import cached_property
 from warmstore.storage.checked_json import checksum_of
 from warmstore.storage.files import COPY, Files, read_whole
 
@@ -41,6 +42,11 @@ class Manifest:
     @property
     def generation_folder(self) -> str:
         return f"g{self.generation:04d}"
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the fields and the metadata."""
+        return checksum_of({"fields": fields_to_json(self.fields), "metadata": self.metadata})
 
     @property
     def seed(self) -> int:

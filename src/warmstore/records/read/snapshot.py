@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.ma  # else np.unique imports it in the writer thread, and a process forked meanwhile deadlocks
 import pyarrow as pa
+import xxhash
 
 from warmstore.errors import Damaged
 from warmstore.records.format.checksums import batch_seeds
@@ -21,6 +22,7 @@ from warmstore.records.format.fields import ArrowColumn
 from warmstore.records.log.commit_log import GenerationClosed
 from warmstore.records.log.log_entries import (
     ADOPTED,
+    BATCH,
     DELETE,
     DELETED,
     EVICTED,
@@ -45,6 +47,7 @@ _log = logging.getLogger("warmstore")
 
 # By kind of entry.
 _IS_EDIT = np.array([kind in (UPDATE, DELETE, UPDATED, DELETED) for kind in KINDS])
+_COUNTS = _IS_EDIT | np.array([kind in (BATCH, STAGED, EVICTED) for kind in KINDS])
 _IS_DELETE = np.array([kind in (DELETE, DELETED) for kind in KINDS])
 _IN_CHUNK = np.array([kind in (UPDATE, DELETE) for kind in KINDS])  # edits with positions in their chunk
 
@@ -77,6 +80,7 @@ class Snapshot:
     order: Int64 | None = None  # the row at each position; None for the identity
     edits: int = 0  # updates and deletes so far
     deletes: int = 0  # deletes so far: they move rows to other positions
+    history: str = ""  # a hash of the entries so far that decide records: 32 hex digits
     gaps: EvictedRanges | None = None  # rows of evicted chunks
 
     @property
@@ -143,6 +147,7 @@ class Batches:
         self._lost = lost
         self.lost_edits: list[str] = []  # edits that were skipped
         self.numbers = Numbers(folder, files, seed)
+        self._history = xxhash.xxh3_128()
         self.last_chunk = -1  # the highest chunk number in the log
         self.evicted: frozenset[int] = frozenset()
         self.merged_away: frozenset[int] = frozenset()
@@ -202,6 +207,7 @@ class Batches:
         if gone.any():
             gaps = EvictedRanges.of(firsts[gone], firsts[gone] + rows[gone], gaps)
         total = live.rows
+        self._history.update(entries["hash"][_COUNTS[entries["kind"]]].tobytes())
         order = self._reorder(old, entries)
         first_row = self._table["first_row"][:batches]
         self.snapshot = Snapshot(
@@ -220,6 +226,7 @@ class Batches:
             order=order,
             edits=old.edits + int(_IS_EDIT[entries["kind"]].sum()),
             deletes=old.deletes + int(_IS_DELETE[entries["kind"]].sum()),
+            history=self._history.hexdigest(),
             gaps=gaps,
         )
         self.is_whole = True

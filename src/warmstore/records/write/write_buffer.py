@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 
 from warmstore.errors import SchemaMismatch
 from warmstore.records.format.encoded_rows import EncodedRows, absent_rows, join
@@ -28,6 +29,7 @@ class WriteBuffer:
 
     def __init__(self) -> None:
         self._blocks: list[_Pending] = []
+        self._hashed: tuple[dict[str, EncodedRows], bytes] | None = None
 
     @property
     def count(self) -> int:
@@ -55,6 +57,15 @@ class WriteBuffer:
             rows = {name: join([block.rows[name] for block in self._blocks]) for name in self._blocks[0].rows}
             self._blocks = [_Pending(rows, self.count, self.nbytes)]
         return self._blocks[0].rows
+
+    def digest(self) -> bytes:
+        """A hash of all pending rows, 16 bytes. It is computed once for each change."""
+        if not self._blocks:
+            return bytes(16)
+        block, hashed = self.joined(), self._hashed
+        if hashed is None or hashed[0] is not block:
+            hashed = self._hashed = block, _digest_of(block)
+        return hashed[1]
 
     def take(self, name: str, which: Int64) -> EncodedRows:
         """Some rows of one field, in the order asked for."""
@@ -85,6 +96,17 @@ class WriteBuffer:
         rest = {name: rows.slice(count, rows.count) for name, rows in self.joined().items()}
         left = self.count - count
         self._blocks = [_Pending(rest, left, sum(rows.nbytes for rows in rest.values()))] if left else []
+
+
+def _digest_of(block: dict[str, EncodedRows]) -> bytes:
+    digest = xxhash.xxh3_128()
+    for name, rows in sorted(block.items()):
+        digest.update(f"{name!r} {rows.count}\n".encode("utf-8", "surrogatepass"))
+        for part in (rows.data, rows.offsets, rows.shapes, rows.absent):
+            digest.update(b"none\n" if part is None else f"{part.nbytes}\n".encode())
+            if part is not None:
+                digest.update(part.reshape(-1).view(np.uint8))
+    return digest.digest()
 
 
 def row_count(block: dict[str, EncodedRows]) -> int:
