@@ -245,6 +245,30 @@ def test_verify_names_what_is_damaged_and_repair_keeps_the_rest(tmp_path: Path) 
     assert store["x"][[41, 43]][:, 0].tolist() == [41, 43]
 
 
+def test_verify_keeps_what_another_has_annotated(tmp_path: Path) -> None:
+    """A whole store was damaged to it, and repaired to the metadata that this object had read."""
+    with ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("int64")}, metadata={"a": 1}) as store:
+        with ws.RecordStore.open(tmp_path / "s", "a") as other:
+            other.annotate("note", "hello")
+        assert store.verify(progress=False).ok
+        (tmp_path / "s" / "g0001" / "store.json.copy").write_bytes(b"")
+        assert store.verify(repair=True, progress=False).files == ("g0001/store.json.copy",)
+        assert store.verify(progress=False).ok
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert again.metadata == {"a": 1, "note": "hello"}
+
+
+def test_verify_repairs_a_description_whose_copy_is_damaged_too(tmp_path: Path) -> None:
+    with ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("int64")}, metadata={"a": 1}) as store:
+        store.append({"x": 1})
+        store.flush()
+        for path in ("store.json", "g0001/store.json.copy"):
+            (tmp_path / "s" / path).write_bytes(b"")
+        assert store.verify(repair=True, progress=False).files == ("store.json", "g0001/store.json.copy")
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert again.metadata == {"a": 1}
+
+
 def test_a_trained_dictionary_makes_small_records_smaller(tmp_path: Path) -> None:
     values = [b'{"name": "sample %d", "label": %d, "split": "train"}' % (at, at % 10) for at in range(2000)]
     dictionary = ws.train_dictionary(values, "4KB")

@@ -6,8 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from warmstore.errors import Damaged, NotAStore
 from warmstore.records.format.chunk_names import chunk_bytes
-from warmstore.records.format.manifest import NAME, copy_is_damaged, is_damaged, write_manifest
+from warmstore.records.format.manifest import (
+    NAME,
+    Manifest,
+    copy_is_damaged,
+    is_damaged,
+    read_manifest,
+    write_manifest,
+)
 from warmstore.records.log.log_entries import DELETED, MERGED, SEALED, UPDATED, Entries
 from warmstore.records.maintenance.rewrite import rewrite
 from warmstore.records.store_session import StoreSession
@@ -87,10 +95,18 @@ def check(session: StoreSession, *, repair: bool, progress: bool | None) -> Repo
     if repair and files:
         generation.log.mend_copy()
         generation.batches.numbers.mend(lists)
-        write_manifest(session.path, generation.manifest, session.files)
+        write_manifest(session.path, _manifest_of(session), session.files)
     if repair and (problems or lost):
         rewrite(session, generation.manifest.fields, {}, repair=True, progress=progress, label="repair")
     return Report(generation.snapshot.length, chunk_bytes(generation.folder), tuple(problems), repaired, files, lost)
+
+
+def _manifest_of(session: StoreSession) -> Manifest:
+    """The description on the disk: others may have annotated it. If it and its copy are damaged, that in memory."""
+    try:
+        return read_manifest(session.path, session.files)
+    except (Damaged, NotAStore):
+        return session.generation.manifest
 
 
 def _bad_files(session: StoreSession, generation: Generation, lists: Entries) -> tuple[str, ...]:
@@ -102,7 +118,7 @@ def _bad_files(session: StoreSession, generation: Generation, lists: Entries) ->
     if generation.log.is_damaged:
         names.append(f"{folder}/log")
     if generation.manifest.format >= 4:
-        if copy_is_damaged(session.path, generation.manifest, session.files):
+        if copy_is_damaged(session.path, _manifest_of(session), session.files):
             names.append(f"{folder}/{NAME}{COPY}")
         if generation.log.copy_differs():
             names.append(f"{folder}/log{COPY}")
