@@ -5,6 +5,7 @@ import errno
 import json
 import multiprocessing
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,7 +30,7 @@ from warmstore.errors import (
     UnsupportedType,
     WriteFailed,
 )
-from warmstore.records.format.manifest import FORMAT
+from warmstore.records.format.manifest import FORMAT, write_manifest
 from warmstore.records.write.write_buffer import WriteBuffer, block_of, largest_record
 from warmstore.storage import checked_json
 from warmstore.storage.files import Files
@@ -298,6 +299,26 @@ def test_metadata_that_json_would_change_is_refused(tmp_path: Path, metadata: An
     with pytest.raises(UnsupportedType, match="metadata"):
         ws.RecordStore.create(tmp_path / "s", NUMBER, metadata=metadata)
     assert not list(tmp_path.iterdir())
+    with ws.RecordStore.create(tmp_path / "s", NUMBER) as store:
+        with pytest.raises(UnsupportedType, match="metadata"):
+            store.annotate("k", metadata)  # store.json and its copy were damaged
+        with pytest.raises(UnsupportedType, match="metadata"):
+            store.annotate(1, "a")  # type: ignore[arg-type]
+        with pytest.raises(UnsupportedType, match="metadata"):
+            write_manifest(store.path, replace(store._manifest, metadata={9: "a", 10: "b"}), Files())
+        assert store.annotate("k", "kept") == "kept"
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert again.metadata == {"k": "kept"}
+
+
+def test_metadata_that_is_changed_later_in_memory(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"a": [1]}
+    with ws.RecordStore.create(tmp_path / "s", NUMBER, metadata=given) as store:
+        noted = [2]
+        store.annotate("b", noted)
+        for values in (given["a"], noted):
+            values.append(3)
+        assert store.metadata == {"a": [1], "b": [2]}
 
 
 @pytest.mark.parametrize("size", [0, "2GiB", "much", 1.5])

@@ -5,6 +5,7 @@ process sees its own pending rows at once, and the committed rows of others at `
 """
 
 import contextlib
+import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -70,8 +71,9 @@ class LocalStore(StoreReader):
             raise ReadOnly(f"{path!r} is a remote; create a store in a folder and push it there")
         folder, files = Path(path).absolute(), files or Files()
         writing = WriteOptions.of(chunk_size, writer_threads, room)
-        manifest = Manifest(check_fields(fields), dict(metadata or {}))
-        encode("metadata", Json(), [manifest.metadata])
+        metadata = dict(metadata or {})
+        encode("metadata", Json(), [metadata])
+        manifest = Manifest(check_fields(fields), copy.deepcopy(metadata))
         create_folder(folder, manifest, files)
         return cls(folder, manifest, "a", writing, files)
 
@@ -369,7 +371,11 @@ class LocalStore(StoreReader):
                 yield
 
     def annotate(self, name: str, value: Any) -> Any:
-        """Set an entry of the store's metadata unless it is set already. Returns its value."""
+        """Set an entry of the store's metadata unless it is set already. Returns its value.
+
+        Raises:
+            UnsupportedType: the value is not JSON, or the name is not a str.
+        """
         with self._session.lock:
             self._check_writable()
             return self._session.annotate(name, value)

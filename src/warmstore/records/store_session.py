@@ -5,6 +5,7 @@ next generation. No other module handles the end of a generation.
 """
 
 import contextlib
+import copy
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,8 +14,9 @@ from typing import Any
 
 from warmstore.errors import NotAStore, PositionError, ReadOnly, SchemaMismatch
 from warmstore.records.format.encoded_rows import EncodedRows, stored_rows
+from warmstore.records.format.fields import Json
 from warmstore.records.format.manifest import FORMAT, Manifest, read_manifest, write_manifest
-from warmstore.records.format.value_encoding import compressed
+from warmstore.records.format.value_encoding import compressed, encode
 from warmstore.records.log.commit_log import GenerationClosed
 from warmstore.records.read.index_arguments import as_positions, sorted_unique
 from warmstore.records.read.snapshot import Snapshot
@@ -252,6 +254,8 @@ class StoreSession:
 
     def annotate(self, name: str, value: Any) -> Any:
         """Set an entry of the store's metadata unless it is set already; return its value afterwards."""
+        encode("metadata", Json(), [{name: value}])
+        value = copy.deepcopy(value)
         with self.editing():
             manifest = read_manifest(self.path, self.files)
             if manifest.metadata.get(name) is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from warmstore.errors import Damaged, NewerFormat, NotAStore, WarmstoreError
+from warmstore.errors import Damaged, NewerFormat, NotAStore, UnsupportedType, WarmstoreError
 from warmstore.records.format.checksums import generation_seed
 from warmstore.records.format.fields import Fields, fields_from_json, fields_to_json
 from warmstore.records.log.log_files import is_closed
@@ -168,8 +168,18 @@ def manifest_of(data: bytes | str, path: str) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest, files: Files) -> None:
-    """Replace store.json and its copy. Both are on the disk when this returns."""
+    """Replace store.json and its copy. Both are on the disk when this returns.
+
+    Raises:
+        UnsupportedType: they could not be read again, since JSON changes the metadata. Nothing is written.
+    """
     data = manifest_bytes(manifest)
+    try:
+        manifest_of(data, str(folder / NAME))
+    except Damaged:
+        raise UnsupportedType(
+            f"the metadata of {folder} would not come back from JSON: {manifest.metadata!r:.100}"
+        ) from None
     replace_file(folder / manifest.generation_folder / (NAME + COPY), data, durable=True, files=files)
     replace_file(folder / NAME, data, durable=True, files=files)
 

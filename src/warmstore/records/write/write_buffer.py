@@ -105,7 +105,7 @@ def _digest_of(block: dict[str, EncodedRows]) -> bytes:
         for part in (rows.data, rows.offsets, rows.shapes, rows.absent):
             digest.update(b"none\n" if part is None else f"{part.nbytes}\n".encode())
             if part is not None:
-                digest.update(part.reshape(-1).view(np.uint8))
+                digest.update(part.reshape(-1).view(np.uint8).data)
     return digest.digest()
 
 
