@@ -238,3 +238,45 @@ def test_a_checksum_that_another_field_of_the_record_has_for_no_value_is_damage(
             store["x"][[record, 2]]
         assert store.present("x")[[1, 2, 4]].tolist() == [True, False, True]
         assert same(store[1]["x"], values[1]) or bytes(store[1]["x"]) == bytes(values[1])
+
+
+@pytest.fixture
+def scores(tmp_path: Path) -> ws.RecordStore:
+    """Records 1 and 3 have no score."""
+    store = ws.RecordStore.create(tmp_path / "scores", {"id": ws.Array("int64"), "score": ws.Array("float64")})
+    store.extend({"id": range(5), "score": [0.9, None, 0.2, None, 0.3]})
+    return store
+
+
+SELECTIONS: dict[str, Callable[[ws.RecordStore, Any, Path], list[int]]] = {
+    "gather": lambda store, mask, _: list(store[mask]["id"]),
+    "field": lambda store, mask, _: list(store["id"][mask]),
+    "matrix": lambda store, mask, _: list(store["id"][(mask,)]),
+    "arrow": lambda store, mask, _: store.to_arrow(mask)["id"].to_pylist(),
+    "filter": lambda store, mask, path: list(store.filter(path, mask)["id"][:]),
+    "function": lambda store, mask, path: list(store.filter(path, lambda batch: batch["score"] < 0.5)["id"][:]),
+    "update": lambda store, mask, _: (store.update(mask, {"id": [-1] * 2}), list(np.flatnonzero(store["id"][:] < 0)))[
+        1
+    ],
+    "delete": lambda store, mask, _: (store.delete(mask), sorted({*range(5)} - {*store["id"][:].tolist()}))[1],
+}
+
+
+@pytest.mark.parametrize("way", SELECTIONS)
+def test_a_mask_that_is_masked_selects_what_is_true(scores: ws.RecordStore, tmp_path: Path, way: str) -> None:
+    """What no value was compared with was selected as if that had been 0, and deleted."""
+    scores.flush()
+    mask = scores["score"][:] < 0.5
+    assert isinstance(mask, np.ma.MaskedArray)
+    assert SELECTIONS[way](scores, mask, tmp_path / "filtered") == [2, 4]
+    scores.close()
+
+
+def test_masked_positions_are_refused(scores: ws.RecordStore) -> None:
+    positions = np.ma.MaskedArray([2, 0, 4], [False, True, False])
+    for use in (scores.gather, scores.delete, lambda index: scores["id"][index]):
+        with pytest.raises(ws.PositionError, match=r"element 1 of the positions is masked.*compressed"):
+            use(positions)
+    assert scores["id"][np.ma.MaskedArray([2, 0])].tolist() == [2, 0]
+    assert scores[positions.compressed()]["id"].tolist() == [2, 4]
+    scores.close()

@@ -341,7 +341,8 @@ class LocalStore(StoreReader):
 
         Args:
             path: a folder that does not exist yet or is empty.
-            keep: an index for `gather`, or a function that gets batches of records and returns one bool per record.
+            keep: an index for `gather`, or a function that gets batches of records and returns one bool per record;
+                masked is False.
             fields: the fields to copy; all by default.
 
         Raises:

@@ -122,7 +122,8 @@ class StoreReader(Closeable):
         """Read many records at once, in the order asked for.
 
         Args:
-            index: integers (negative ones count from the end), a slice, or a boolean mask.
+            index: integers (negative ones count from the end), a slice, or a boolean mask, whose masked elements are
+                False.
             fields: the fields to read; all by default.
             packed: values without one common shape come concatenated in one array, with their offsets: of all such
                 fields, or of the fields with these names.

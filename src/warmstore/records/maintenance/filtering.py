@@ -10,7 +10,7 @@ import numpy as np
 
 from warmstore.errors import PositionError, SchemaMismatch
 from warmstore.records.format.encoded_rows import stored_rows
-from warmstore.records.read.index_arguments import as_positions
+from warmstore.records.read.index_arguments import as_positions, unmasked
 from warmstore.records.store_session import BATCH_BYTES, StoreSession
 from warmstore.records.write.write_buffer import WriteBuffer
 from warmstore.storage.array_types import Int64
@@ -55,7 +55,7 @@ def copy_kept(source: StoreSession, target: StoreSession, keep: Any, gather: Gat
 
 def _wanted(keep: Callable[[dict[str, Any]], Any], gather: Gather, block: Int64) -> Int64:
     """The positions of a block of consecutive ones for which `keep` is true."""
-    mask = np.asarray(keep(gather(slice(int(block[0]), int(block[-1]) + 1))))
+    mask = np.asarray(unmasked(keep(gather(slice(int(block[0]), int(block[-1]) + 1)))))
     if mask.dtype != np.bool_ or mask.shape != block.shape:
         raise SchemaMismatch(
             f"the filter must return one bool per record, {len(block)} of them; it returned {mask.dtype} "

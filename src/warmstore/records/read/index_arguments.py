@@ -23,8 +23,26 @@ def is_positions(index: Any) -> bool:
     return type(index) is np.ndarray and index.strides == _STRIDES and index.dtype == _INT64
 
 
+def unmasked(index: Any) -> Any:
+    """An index whose values all count. A masked element of a boolean mask is False: it selects nothing, as in SQL.
+
+    Raises:
+        PositionError: a masked position.
+    """
+    if not isinstance(index, np.ma.MaskedArray):
+        return index
+    if index.dtype.kind == "b":
+        return index.filled(False)
+    if np.ma.is_masked(index):
+        where = np.flatnonzero(np.ma.getmaskarray(index))[0]
+        raise PositionError(f"element {where} of the positions is masked: leave it out, with positions.compressed()")
+    return index.data
+
+
 def as_positions(index: Any, length: int) -> Int64:
     """Positions in [0, length) for a slice, a boolean mask, or integers. Negative integers count from the end.
+
+    Masked elements of a mask are False.
 
     Raises:
         PositionError: out of range, or not an index.
@@ -35,7 +53,7 @@ def as_positions(index: Any, length: int) -> Int64:
         except (TypeError, ValueError) as error:
             raise PositionError(f"{index} is not a slice of records: {error}") from None
     try:
-        array = to_numpy(index)
+        array = to_numpy(unmasked(index))
     except (TypeError, ValueError, UnsupportedType) as error:
         raise PositionError(f"positions must be integers, a slice or a mask; got {index!r:.80}: {error}") from None
     if array.dtype.kind == "b":

@@ -11,7 +11,7 @@ import numpy as np
 
 from warmstore.errors import PositionError, UnsupportedType
 from warmstore.records.format.array_interop import is_jax_array, is_tensor, to_numpy
-from warmstore.records.read.index_arguments import as_positions, outside
+from warmstore.records.read.index_arguments import as_positions, outside, unmasked
 from warmstore.storage.array_types import Int64
 
 _ADVICE = "an index is made of integers, slices, '...', None, and arrays or lists of integers or bools"
@@ -70,7 +70,7 @@ def _part(part: Any) -> Any:
     if not arrays and hasattr(part, "__index__"):
         return operator.index(part)
     try:
-        array = to_numpy(part)
+        array = to_numpy(unmasked(part))
     except (TypeError, ValueError, UnsupportedType) as error:
         raise PositionError(f"{part!r:.80} is not an index: {error}. {_ADVICE}") from None
     if not arrays and not array.size:
