@@ -4,6 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
@@ -135,3 +138,38 @@ def test_lists_of_numbers_are_ragged_values(field: ws.Ragged, value: Any) -> Non
 def test_lists_that_would_change_are_refused(field: ws.Ragged, value: Any, message: str) -> None:
     with pytest.raises(SchemaMismatch, match=f"field 'x' .*{message}"):
         encode("x", field, [value])
+
+
+@pytest.mark.parametrize("field", [ws.Json(), ws.Text(), ws.Bytes(), ws.Ragged("int64"), ws.Array("int64")])
+@pytest.mark.parametrize("values", [{"a": 1, "b": 2}, {(1, 2): 3}, {"u", "v"}, frozenset((1, 2)), "ab", b"ab"])
+def test_a_batch_is_no_dict_set_or_string(field: Any, values: Any) -> None:
+    """Of a dict its keys were stored, of a set what came first."""
+    with pytest.raises(SchemaMismatch, match="list with one value per record, not"):
+        encode("x", field, values)
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+@pytest.mark.parametrize("field", [ws.Json(), ws.Text(), ws.Ragged("int64")])
+def test_a_batch_is_no_table(field: Any, make: Any) -> None:
+    """The names of its columns were stored."""
+    with pytest.raises(SchemaMismatch, match="list with one value per record, not"):
+        encode("x", field, make({"a": ["1"], "b": ["2"]}))
+
+
+def test_batches_that_are_sequences() -> None:
+    assert back(ws.Text(), pd.Series(["a", "b"])) == ["a", "b"]
+    assert back(ws.Text(), {"a": 1, "b": 2}.keys()) == ["a", "b"]
+    assert back(ws.Text(), np.array(["a", None], object)) == ["a", None]
+    assert back(ws.Array("float64", (2,)), pd.DataFrame({"a": [1.0], "b": [2.0]})).tolist() == [[1.0, 2.0]]
+    assert [value.tolist() for value in back(ws.Ragged("int64"), torch.ones(2, 1, dtype=torch.int64))] == [[1], [1]]
+
+
+def test_one_value_for_a_list_of_one_position(tmp_path: Path) -> None:
+    with ws.RecordStore.create(tmp_path / "s", {"m": ws.Json()}) as store:
+        store.extend({"m": [{"score": 1}, {"score": 2}]})
+        with pytest.raises(SchemaMismatch, match="one value per record, not dict"):
+            store.update([1], {"m": {"score": 5}})
+        with pytest.raises(SchemaMismatch, match="one value per record, not dict"):
+            store.map_field("m", lambda batch: {"n": 1, "o": 2}, progress=False)
+        store.update(1, {"m": {"score": 5}})
+        assert store["m"][:] == [{"score": 1}, {"score": 5}]

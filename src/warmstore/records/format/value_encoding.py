@@ -1,7 +1,7 @@
 """Conversion between the values of users and their bytes, by the dtype, shape and codec of a field."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,8 @@ def encode(name: str, field: Field, values: Any, *, own: bool = False) -> Encode
     """
     if isinstance(values, np.ma.MaskedArray):
         return _encode_masked(name, field, values)
+    if not isinstance(field, Array) or isinstance(values, _NO_BATCHES):
+        values = _listed(name, values)
     if isinstance(values, list | tuple):
         is_json = isinstance(field, Json)
         if any(isinstance(value, np.ma.MaskedArray) or (value is None and not is_json) for value in values):
@@ -40,9 +42,20 @@ def encode(name: str, field: Field, values: Any, *, own: bool = False) -> Encode
         return EncodedRows(len(array), array.reshape(-1).view(np.uint8).reshape(len(array), field.width))
     if isinstance(field, Ragged):
         return _encode_ragged(name, field, values)
-    if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
-        raise SchemaMismatch(f"field {name!r} takes a list with one value per record, not {type(values).__name__}")
     return packed([_encode_value(name, field, value) for value in values])
+
+
+_NO_BATCHES = (Mapping, set, frozenset, str, bytes)
+
+
+def _listed(name: str, values: Any) -> Sequence[Any]:
+    """The values of a batch as a list or tuple. A dict and a table would give their keys, a set has no order."""
+    if isinstance(values, list | tuple):
+        return values
+    is_table = hasattr(values, "columns")
+    if isinstance(values, _NO_BATCHES) or is_table or not hasattr(values, "__len__"):
+        raise SchemaMismatch(f"field {name!r} takes a list with one value per record, not {type(values).__name__}")
+    return list(values)
 
 
 def decode(
@@ -244,10 +257,8 @@ def _unknown_absence(name: str, at: int) -> SchemaMismatch:
     )
 
 
-def _encode_ragged(name: str, field: Ragged, values: Any) -> EncodedRows:
+def _encode_ragged(name: str, field: Ragged, values: Sequence[Any]) -> EncodedRows:
     dtype = numpy_dtype(field.dtype)
-    if not hasattr(values, "__len__"):
-        raise SchemaMismatch(f"field {name!r} takes a list of arrays, not {type(values).__name__}")
     try:
         arrays = [
             array_of_numbers(name, value, dtype) if isinstance(value, list | tuple) else to_numpy(value)
