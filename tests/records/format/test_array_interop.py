@@ -87,6 +87,8 @@ def test_takes_nan(dtype: str) -> None:
         ([None], "int64"),
         ([[1], [2, 3]], "int64"),
         ([Ellipsis], "int64"),
+        ([float("inf")], "float8_e4m3fn"),
+        ([float("-inf")], "float8_e5m2fnuz"),
         ([{}], "int64"),
         (np.array([1], np.int32), "int64"),
         (np.array([1], ">i8"), "int64"),

@@ -78,6 +78,34 @@ def test_what_is_masked_in_part_is_refused(values: Any) -> None:
         encode("x", PAIR, values)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (ws.Array("float64", (2,)), [np.ma.masked, 1.0]),
+        (ws.Array("float64", (1, 2)), [[1.0, np.ma.masked]]),
+        (ws.Ragged("float64"), [np.ma.masked, 2.0]),
+        (ws.Ragged("float64", 2), [np.ma.MaskedArray([3.0, 99.0], [False, True])]),
+    ],
+)
+def test_what_is_masked_within_lists_is_refused(field: Any, value: Any) -> None:
+    """What is below the mask was stored, or 0."""
+    with pytest.raises(SchemaMismatch, match=r"field 'x': a part of a value is masked.*filled"):
+        encode("x", field, [value])
+
+
+def test_masked_values_in_arrays_of_objects() -> None:
+    """What is below the mask was stored."""
+    values = np.empty(3, object)
+    values[0] = np.ma.MaskedArray([3.0, 99.0], True)
+    values[1] = np.array([1.0])
+    one, two, three = back(ws.Ragged("float64"), values)
+    assert (one, two.tolist(), three) == (None, [1.0], None)
+    values[2] = np.ma.MaskedArray([3.0, 99.0], [False, True])
+    with pytest.raises(SchemaMismatch, match="record 2 of the batch is partly masked"):
+        encode("x", ws.Ragged("float64"), values)
+    assert back(ws.Bytes(), np.array([np.ma.masked, b"1"], object)) == [None, b"1"]
+
+
 def test_a_mask_without_elements_says_nothing(tmp_path: Path) -> None:
     field = ws.Array("int16", (2, 0))
     for values in (np.ma.MaskedArray(np.zeros((3, 2, 0), np.int16), np.zeros((3, 2, 0), bool)),):

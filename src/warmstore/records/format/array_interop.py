@@ -140,6 +140,11 @@ def array_of_numbers(name: str, values: Any, dtype: np.dtype[Any]) -> np.ndarray
 
 def _of_dtype(name: str, values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """An array or tensor of exactly this dtype."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise SchemaMismatch(
+            f"field {name!r}: a part of a value is masked; only a whole value can be absent. Fill it first, with "
+            "values.filled(...)"
+        )
     array = to_numpy(values)
     if array.dtype != dtype:
         raise SchemaMismatch(
@@ -191,6 +196,6 @@ def _fits(given: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
         return False
     if kinds in ("ff", "fc", "fV"):
         # A Python float may be rounded, but it must not become infinite, or NaN in a float8.
-        return bool((np.isfinite(array) == np.isfinite(given)).all())
+        return bool(((np.isfinite(array) == np.isfinite(given)) & (np.isnan(array) == np.isnan(given))).all())
     back = array.astype(given.dtype)
     return bool(((back == given) | ((back != back) & (given != given))).all())
