@@ -25,7 +25,7 @@ import xxhash
 from warmstore.errors import BadArtifact, Damaged, NewerFormat, StoreExists
 from warmstore.records.format.fields import fields_from_json, fields_to_json
 from warmstore.records.format.manifest import FORMAT as STORE_FORMAT
-from warmstore.records.format.manifest import Manifest
+from warmstore.records.format.manifest import Manifest, is_generation
 from warmstore.remote.mirror import Mirror
 from warmstore.remote.objects import Objects
 from warmstore.remote.segment_bundles import Segment
@@ -247,7 +247,7 @@ class _Content:
                 chunks,
                 frozenset(_number(number) for number in found["gone"]),
             )
-            is_sound = _STORE.fullmatch(content.store) and 0 < content.generation < 10_000
+            is_sound = _STORE.fullmatch(content.store) and is_generation(content.generation)
             if not is_sound or any(listed.chunk.sidecar is None for listed in chunks.values()):
                 raise ValueError("it names no store, or a chunk without a sidecar")
             if signed and not all(listed.chunk.is_signed for listed in chunks.values()):

@@ -11,8 +11,11 @@ from tests.faults.seam import Watched
 from tests.slow import thinned
 
 import warmstore as ws
-from warmstore.errors import PositionError, SchemaMismatch
+from warmstore.errors import Damaged, PositionError, SchemaMismatch
+from warmstore.records.format.manifest import Manifest, manifest_bytes, manifest_of
+from warmstore.records.write.store_draft import create_folder
 from warmstore.records.write.write_buffer import WriteBuffer, block_of
+from warmstore.storage.files import Files
 
 
 class Failing(Watched):
@@ -164,3 +167,28 @@ def test_a_queue_takes_as_many_values_of_each_field() -> None:
     with pytest.raises(SchemaMismatch, match="same number of records"):
         queue.add(block_of({"x": FIELD}, {"x": [1]}) | block_of({"y": FIELD}, {"y": [1, 2]}))
     assert queue.count == 0
+
+
+def test_the_ten_thousandth_generation(tmp_path: Path) -> None:
+    """It was written, the one before was removed, and no description of it could be read."""
+    path, url = tmp_path / "s", (tmp_path / "remote").as_uri()
+    (tmp_path / "remote").mkdir()
+    create_folder(path, Manifest({"x": FIELD}, generation=9999), Files())
+    with ws.RecordStore.open(path, "a") as store, ws.RecordStore.open(path) as reader:
+        store.extend({"x": range(10)})
+        for generation in ("g10000", "g10001"):
+            store.rebalance(progress=False)
+            assert [folder.name for folder in path.glob("g*")] == [generation]
+            reader.refresh()
+            assert reader["x"][:].tolist() == list(range(10))
+        assert store.verify(progress=False).ok
+        store.push(url, progress=False)
+    (path / "store.json").unlink()
+    with ws.RecordStore.open(path) as again, ws.RecordStore.clone(url, tmp_path / "clone", progress=False) as clone:
+        assert again["x"][:].tolist() == clone["x"][:].tolist() == list(range(10))
+
+
+def test_a_generation_is_a_number_that_names_a_folder(tmp_path: Path) -> None:
+    for number in (0, -1, 1.0, True, "1", 1 << 31, None):
+        with pytest.raises(Damaged, match="no store description"):
+            manifest_of(manifest_bytes(Manifest({"x": FIELD}, generation=number)), "store.json")  # type: ignore[arg-type]

@@ -27,6 +27,8 @@ _logger = logging.getLogger("warmstore")
 FORMAT = 4
 """The format of written stores. Stores of formats 1 to 3 are read as they are; their first writer upgrades them."""
 NAME = "store.json"
+_GENERATIONS = range(1, 1 << 31)
+"""A rewrite a second takes 68 years to reach the last one."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,11 @@ class Manifest:
     def seed(self) -> int:
         """The seed of the hashes in this generation's log and files."""
         return generation_seed(self.id, self.generation)
+
+
+def is_generation(number: Any) -> bool:
+    """Whether a number that was read is that of a generation."""
+    return type(number) is int and number in _GENERATIONS
 
 
 def holds_store(folder: Path) -> bool:
@@ -157,7 +164,7 @@ def manifest_of(data: bytes | str, path: str) -> Manifest:
         manifest = Manifest(
             fields_from_json(content["fields"]), content["metadata"], content["generation"], content["id"], version
         )
-        if not isinstance(manifest.metadata, dict) or not 0 < int(manifest.generation) < 10_000:
+        if not isinstance(manifest.metadata, dict) or not is_generation(manifest.generation):
             raise ValueError
         bytes.fromhex(manifest.id)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
