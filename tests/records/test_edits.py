@@ -1,6 +1,7 @@
 """Updates and deletes against a plain list, with every codec; rebalance, changed fields, repair."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,39 @@ def test_verify_repairs_a_description_whose_copy_is_damaged_too(tmp_path: Path) 
         assert store.verify(repair=True, progress=False).files == ("store.json", "g0001/store.json.copy")
     with ws.RecordStore.open(tmp_path / "s") as again:
         assert again.metadata == {"a": 1}
+
+
+SALVAGED_EDITS: dict[str, Callable[[ws.RecordStore], object]] = {
+    "update": lambda store: store.update(0, {"x": 7}),
+    "delete": lambda store: store.delete(0),
+    "rebalance": lambda store: store.rebalance(progress=False),
+    "add": lambda store: store.add_field("y", ws.Array("int64"), progress=False),
+    "drop": lambda store: store.drop_field("z", progress=False),
+    "map": lambda store: store.map_field("x", lambda batch: batch["x"] + 1, progress=False),
+}
+
+
+@pytest.mark.parametrize("name", SALVAGED_EDITS)
+def test_a_salvaged_store_is_repaired_before_it_is_edited(tmp_path: Path, name: str) -> None:
+    """Updates and deletes returned, and were skipped like the damaged one; rewrites gave up the edits unasked."""
+    with ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("int64"), "z": ws.Array("int8")}) as store:
+        store.extend({"x": [0, 1, 2], "z": [0, 1, 2]})
+        store.update(1, {"x": 9})
+    for file in ("numbers", "numbers.copy"):
+        (tmp_path / "s" / "g0001" / file).write_bytes(bytes(8))
+    with ws.RecordStore.open(tmp_path / "s", "a", salvage=True) as store:
+        with pytest.raises(Damaged, match=r"verify\(repair=True\)"):
+            SALVAGED_EDITS[name](store)
+        assert store["x"][:3].tolist() == [0, 1, 2]
+        store.verify(repair=True, progress=False)
+        assert store["x"][:3].tolist() == [0, 1, 2]
+        SALVAGED_EDITS[name](store)
+        changed = store[:]
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert {key: value.tolist() for key, value in again[:].items()} == {
+            key: value.tolist() for key, value in changed.items()
+        }
+        assert again.verify(progress=False).ok
 
 
 def test_a_trained_dictionary_makes_small_records_smaller(tmp_path: Path) -> None:

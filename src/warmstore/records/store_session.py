@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from warmstore.errors import NotAStore, PositionError, ReadOnly, SchemaMismatch
+from warmstore.errors import Damaged, NotAStore, PositionError, ReadOnly, SchemaMismatch
 from warmstore.records.format.encoded_rows import EncodedRows, stored_rows
 from warmstore.records.format.fields import Json
 from warmstore.records.format.manifest import FORMAT, Manifest, read_manifest, write_manifest
@@ -216,6 +216,7 @@ class StoreSession:
             generation, before, pending = self.generation, self.snapshot, self.pending.count
             positions = as_positions(index, len(self))
             with self.editing():
+                self.check_edits()
                 now = self.snapshot
                 if now.gaps is not None:
                     raise ReadOnly(
@@ -251,6 +252,14 @@ class StoreSession:
             finally:
                 self._editors -= 1
                 self.refresh()
+
+    def check_edits(self) -> None:
+        """Raise Damaged if edits were skipped: positions may be those before them, and later edits are skipped, too."""
+        if self.generation.log.lost or self.generation.batches.lost_edits:
+            raise Damaged(
+                f"edits of {self.path} are damaged and are not applied, nor are later ones. verify(repair=True) makes "
+                "a whole store of the others; edit it afterwards"
+            )
 
     def annotate(self, name: str, value: Any) -> Any:
         """Set an entry of the store's metadata unless it is set already; return its value afterwards."""

@@ -76,11 +76,13 @@ def rewrite(
         keep: which rows to copy, of those committed before the rewrite starts; all by default.
 
     Raises:
-        Damaged: a record does not match its checksum, and `repair` is off. The store is unchanged.
+        Damaged: a record does not match its checksum or an edit is lost, and `repair` is off. The store is unchanged.
         SchemaMismatch: a function in `make` returned values that do not fit, or not one per record. The same.
         PositionError: a function in `make` changed the store. It stays as the function left it.
     """
     with session.editing():
+        if not repair:
+            session.check_edits()
         old, files = session.generation, session.files
         check_unchanged = functools.partial(_check_unchanged, session, old, old.manifest, old.commits)
         rows_before, bytes_before = old.snapshot.rows, chunk_bytes(old.folder)
