@@ -316,6 +316,19 @@ def test_a_trained_dictionary_makes_small_records_smaller(tmp_path: Path) -> Non
     assert again.nbytes < 0.8 * plain.nbytes
 
 
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_a_dictionary_of_other_bytes(tmp_path: Path, kind: Any) -> None:
+    """create took it, and no flush of the store succeeded."""
+    given = kind(b"a dictionary of some words" * 9)
+    with ws.RecordStore.create(tmp_path / "s", {"x": ws.Bytes("zstd", dictionary=given)}) as store:
+        store.extend({"x": [b"some words"]})
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert bytes(again[0]["x"]) == b"some words"
+        assert again.fields["x"].dictionary == bytes(given)
+    with pytest.raises(SchemaMismatch, match="a dictionary is bytes, not str"):
+        ws.Bytes("zstd", dictionary="some words")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("codec", ["gzip", "zstd:99", "raw:1x", "", 3])
 def test_unknown_codecs_are_refused(codec: Any) -> None:
     with pytest.raises(SchemaMismatch, match="codec is"):

@@ -341,9 +341,15 @@ def column_metadata(field: Field) -> dict[str, str]:
 
 
 def _check_codec(field: Any) -> None:
+    """Check the codec and its dictionary, of which the field gets a copy."""
     kind, _ = parse_codec(field.codec)
-    if field.dictionary is not None and kind != "zstd":
+    if field.dictionary is None:
+        return
+    if kind != "zstd":
         raise SchemaMismatch(f"a dictionary goes with codec 'zstd', not {field.codec!r}")
+    if not isinstance(field.dictionary, bytes | bytearray | memoryview):
+        raise SchemaMismatch(f"a dictionary is bytes, not {type(field.dictionary).__name__}")
+    object.__setattr__(field, "dictionary", bytes(field.dictionary))
 
 
 def _array_type(field: Array) -> pa.DataType:
