@@ -161,6 +161,20 @@ def test_memory_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         store.gather([4], packed=True)
 
 
+def test_a_conjugated_tensor_is_refused(tmp_path: Path) -> None:
+    """A copy of it was filled, and it stayed zeros."""
+    with ws.RecordStore.create(tmp_path / "s", {"z": ws.Array("complex64"), "x": ws.Array("float32")}) as store:
+        store.extend({"z": np.full(2, 1 + 2j, np.complex64), "x": np.ones(2, np.float32)})
+        zeros = torch.zeros(2, dtype=torch.complex64)
+        with pytest.raises(SchemaMismatch, match="conjugate"):
+            store.gather([0, 1], ["z"], out={"z": zeros.conj()})
+        negative = torch.imag(torch.zeros(1, dtype=torch.complex64).conj())
+        assert negative.is_neg()
+        with pytest.raises(SchemaMismatch, match="conjugate"):
+            store.gather([0], ["x"], out={"x": negative})
+        assert store.gather([0, 1], ["z"], out={"z": zeros})["z"].tolist() == zeros.tolist() == [1 + 2j] * 2
+
+
 def test_a_batch_that_is_kept_is_never_written_again(tmp_path: Path) -> None:
     """Large results share recycled memory with none that the caller still has."""
     store = ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("int64", (1024,)), "y": ws.Bytes("zstd")})

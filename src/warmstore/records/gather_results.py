@@ -182,6 +182,8 @@ def _target(name: str, out: Any) -> np.ndarray[Any, Any]:
         raise SchemaMismatch(f"out[{name!r}] must be a NumPy array or a tensor on the CPU; got {out!r:.80}")
     if not (out.is_contiguous() if tensor else out.flags.c_contiguous and out.flags.writeable):
         raise SchemaMismatch(f"out[{name!r}] must be writeable and contiguous")
+    if tensor and (out.is_conj() or out.is_neg()):
+        raise SchemaMismatch(f"out[{name!r}] is the conjugate of a tensor: read into that one, or into a copy of it")
     return to_numpy(out)
 
 
