@@ -174,6 +174,14 @@ def test_absent_values_are_seen_in_batches(store: ws.RecordStore) -> None:
     store.close()
 
 
+def test_samples_without_elements_are_no_absent_ones(tmp_path: Path) -> None:
+    """All samples of such a batch were None if one was absent."""
+    with ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("int8", (0,))}) as store:
+        store.extend({"x": [np.zeros(0, np.int8), None]})
+        present, _ = store.__getitems__([0, 1])
+        assert present["x"].shape == (0,)
+
+
 def test_arrays_and_tensors_that_cannot_say_it_refuse(store: ws.RecordStore, tmp_path: Path) -> None:
     field = store.fields["x"]
     tensors = store.with_format("torch")

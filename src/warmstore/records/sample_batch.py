@@ -46,6 +46,7 @@ def _sample(batch: Any, at: int) -> Any:
 
 def _value(column: Any, at: int) -> Any:
     value = column[at]
-    if isinstance(column, np.ma.MaskedArray) and np.ma.getmaskarray(value).all():
-        return None
+    if isinstance(column, np.ma.MaskedArray):
+        mask = np.ma.getmaskarray(value)
+        return None if mask.size and mask.all() else value  # a mask without elements says nothing
     return value
