@@ -392,7 +392,7 @@ def test_after_close_everything_says_so(store: ws.RecordStore) -> None:
     store.close()
     store.close()
     attempts = [lambda: store[0], lambda: store.append(record(0)), store.flush, store.refresh, store.to_arrow]
-    for attempt in attempts:
+    for attempt in (*attempts, store.verify, lambda: store.verify(repair=True)):
         with pytest.raises(Closed):
             attempt()
     check(ws.RecordStore.open(store.path), [0])

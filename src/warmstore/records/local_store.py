@@ -280,6 +280,7 @@ class LocalStore(StoreReader):
         Returns:
             The damage found, by file, field and position.
         """
+        self._check_open()
         with self._editing() if repair else contextlib.nullcontext():
             return check(self._session, repair=repair, progress=progress)
 

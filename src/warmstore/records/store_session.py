@@ -251,7 +251,8 @@ class StoreSession:
                 yield
             finally:
                 self._editors -= 1
-                self.refresh()
+                if not self.generation.is_released:  # by a function of records that closed the store
+                    self.refresh()
 
     def check_edits(self) -> None:
         """Raise Damaged if edits were skipped: positions may be those before them, and later edits are skipped, too."""

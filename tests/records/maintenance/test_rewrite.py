@@ -11,7 +11,7 @@ from tests.faults.seam import Watched
 from tests.slow import thinned
 
 import warmstore as ws
-from warmstore.errors import Damaged, PositionError, SchemaMismatch
+from warmstore.errors import Closed, Damaged, PositionError, SchemaMismatch
 from warmstore.records.format.manifest import Manifest, manifest_bytes, manifest_of
 from warmstore.records.write.store_draft import create_folder
 from warmstore.records.write.write_buffer import WriteBuffer, block_of
@@ -134,6 +134,16 @@ def test_a_function_of_records_may_not_change_their_store(name: str, add: bool, 
         assert list(again.fields) == ["x"]
         assert again.metadata == ({"name": 1} if name == "annotate" else {})
         assert again.verify(progress=False).ok
+
+
+def test_a_function_of_records_that_closes_their_store(tmp_path: Path) -> None:
+    """The error was that of a bad file descriptor."""
+    store = ws.RecordStore.create(tmp_path / "s", {"x": FIELD})
+    store.extend({"x": range(10)})
+    with pytest.raises(Closed, match="function that makes new values closed"):
+        store.map_field("x", lambda batch: store.close() or batch["x"] + 1, progress=False)
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert again["x"][:].tolist() == list(range(10))
 
 
 COUNTS: dict[str, Callable[[ws.RecordStore], object]] = {

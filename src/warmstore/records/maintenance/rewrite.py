@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.errors import PositionError, SchemaMismatch
+from warmstore.errors import Closed, PositionError, SchemaMismatch
 from warmstore.records.format.chunk_names import chunk_bytes
 from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, stored_rows
 from warmstore.records.format.fields import Fields
@@ -127,6 +127,8 @@ def rewrite(
 
 def _check_unchanged(session: StoreSession, old: Generation, manifest: Manifest, commits: int) -> None:
     """Raise if this process has changed the store since it began to rewrite it: its lock keeps other threads out."""
+    if session.generation is old and old.is_released:
+        raise Closed(f"the function that makes new values closed {session.path}, so the store is not rewritten")
     if session.generation is not old or old.manifest != manifest or old.commits != commits or session.pending.count:
         raise PositionError(
             f"the function that makes new values changed {session.path}, so the store is not rewritten: change it "

@@ -55,7 +55,7 @@ _log = logging.getLogger("warmstore")
 class Generation:
     """One generation, open in one process. Reading needs no lock. Everything else is for one thread at a time.
 
-    is_superseded: returns whether the store continues in a later generation.
+    is_superseded: returns whether the store continues in a later generation. is_released: whether its files are closed.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Generation:
         # Not a bound method: a cycle would keep this generation and its mapped files until a garbage collection.
         self.is_superseded = functools.partial(_is_superseded, path, manifest.generation, files)
         self._writer: ChunkWriter | None = None
-        self._is_released = False
+        self.is_released = False
         self.commits = 0  # of this process: shows after an interrupt whether a write was committed
         self.log = open_log(path, manifest, files, write=write, superseded=self.is_superseded, salvage=salvage)
         self._salvage = salvage
@@ -121,7 +121,7 @@ class Generation:
             # A descriptor that was closed meanwhile may be that of another file, which ends otherwise.
             return self.log.ends_with(snapshot.entries, snapshot.last_entry)
         except OSError:
-            if self._is_released:
+            if self.is_released:
                 return False
             raise
 
@@ -331,7 +331,7 @@ class Generation:
 
     def release(self) -> None:
         """Close what is open without writing anything."""
-        self._is_released = True
+        self.is_released = True
         writer, self._writer = self._writer, None
         with contextlib.ExitStack() as stack:  # all of them, also if one fails
             stack.callback(self.log.close)
