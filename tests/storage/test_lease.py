@@ -146,7 +146,7 @@ def test_a_lease_waits_for_a_removal_and_locks_the_new_file(folder: Path, monkey
 
 def test_a_removal_leaves_a_folder_that_was_made_anew_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between its open and its lock, another process removes folder and lock, and a third one makes both anew."""
-    real, leases = lease_module._lock_alone, []
+    real, leases = lease_module.lock_alone, []
 
     def late(descriptor: int) -> bool:
         monkeypatch.undo()
@@ -155,7 +155,7 @@ def test_a_removal_leaves_a_folder_that_was_made_anew_meanwhile(folder: Path, mo
         folder.mkdir()
         return real(descriptor)
 
-    monkeypatch.setattr(lease_module, "_lock_alone", late)
+    monkeypatch.setattr(lease_module, "lock_alone", late)
     assert not remove_unused(folder, lock_too=True)
     assert folder.exists()
     leases[0].release()
@@ -171,7 +171,7 @@ def test_a_child_that_is_forked_meanwhile_does_not_keep_the_lock(
     if what != "release_and_remove":
         lease.release()
     children: list[int] = []
-    lock_alone = lease_module._lock_alone
+    lock_alone = lease_module.lock_alone
 
     def lock_and_fork(descriptor: int) -> bool:
         is_alone = lock_alone(descriptor)
@@ -183,7 +183,7 @@ def test_a_child_that_is_forked_meanwhile_does_not_keep_the_lock(
 
     with open(lock_path(folder)) as file:
         with monkeypatch.context() as patch:
-            patch.setattr(lease_module, "_lock_alone", lock_and_fork)
+            patch.setattr(lease_module, "lock_alone", lock_and_fork)
             if not is_removed:
                 patch.setattr(lease_module, "_remove", lambda folder, lock_too: False)
             if what == "remove_unused":
