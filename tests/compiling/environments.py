@@ -10,6 +10,7 @@ HERE = Environment(
     machine="x86_64",
     glibc="2.36",
     python="cpython-3.11.7",
+    abi="cpython-311-x86_64-linux-gnu",
     torch="2.13.0",
     torch_git="abc",
     torch_path="/site/torch",

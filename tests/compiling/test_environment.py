@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,6 +43,7 @@ def test_it_is_what_torch_says_and_importing_torch_changes_nothing(tmp_path: Pat
     assert record["cuda"] == torch.version.cuda
     assert record["capability"].upper() == torch.backends.cpu.get_cpu_capability().upper()
     assert record["python"].endswith(sys.version.split()[0])
+    assert record["abi"] == sysconfig.get_config_var("SOABI")
     assert record["gpus"] == [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]
     assert said("import torch", TMPDIR=str(tmp_path))[0] == digest
 

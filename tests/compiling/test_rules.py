@@ -28,6 +28,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("cpp.so", {"system": "Darwin"}, "needs system Linux, here is Darwin"),
     ("cpp.so", {"torch": "2.13.1"}, "needs torch 2.13.0, here is 2.13.1"),
     ("cpp.so", {"torch_git": "def"}, "needs torch_git abc, here is def"),
+    ("cpp.so", {"python": "cpython-3.12.1"}, "needs python cpython-3.11, here is cpython-3.12"),
+    *(
+        (kind, {"abi": "cpython-311t-x86_64-linux-gnu"}, "needs abi cpython-311-x86_64-linux-gnu, here is cpython-311t")
+        for kind in ("cpp.so", "fx_graph", "aot_autograd", "package", "header")
+    ),
     ("cpp.source", {"torch": None}, "needs torch 2.13.0, here is none"),
     ("fx_graph", {"python": "cpython-3.12.1"}, "needs python cpython-3.11, here is cpython-3.12"),
     ("fx_graph", {"capability": "avx2"}, "needs capability avx512, here is avx2"),

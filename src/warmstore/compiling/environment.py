@@ -17,16 +17,18 @@ from warmstore.storage.cached_property import cached_property
 class Environment:
     """Everything that decides whether an artifact is usable on another machine. None or empty: absent or unknown.
 
-    `isa` has the extensions of the CPU's instruction set that compilers use. `capability` is the vector level of
-    torch's kernels ("avx512", "avx2", "default"), which ATEN_CPU_CAPABILITY lowers. `gpus` are the models of the
-    visible GPUs and `compute` their compute capabilities, in the same order. `driver` is the version of the CUDA
-    driver. `threads` is torch's default number of threads.
+    `abi` is the tag of Python's extension modules, such as "cpython-313t-x86_64-linux-gnu". `isa` has the
+    extensions of the CPU's instruction set that compilers use. `capability` is the vector level of torch's kernels
+    ("avx512", "avx2", "default"), which ATEN_CPU_CAPABILITY lowers. `gpus` are the models of the visible GPUs and
+    `compute` their compute capabilities, in the same order. `driver` is the version of the CUDA driver. `threads`
+    is torch's default number of threads.
     """
 
     system: str = ""
     machine: str = ""
     glibc: str | None = None
     python: str = ""
+    abi: str | None = None
     torch: str | None = None
     torch_git: str | None = None
     torch_path: str | None = None

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from importlib.machinery import PathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from pathlib import Path
 
 from warmstore.compiling.environment import Environment
@@ -45,6 +45,7 @@ def probe() -> Environment:
         machine=platform.machine(),
         glibc=_glibc(),
         python=f"{sys.implementation.name}-{platform.python_version()}",
+        abi=EXTENSION_SUFFIXES[0].split(".")[1],
         torch=torch.get("__version__"),
         torch_git=torch.get("git_version"),
         torch_path=torch.get("path"),

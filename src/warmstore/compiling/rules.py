@@ -35,13 +35,14 @@ class Same:
 
 
 class SamePython:
-    """The same minor version of Python: 3.11.4 reads what 3.11.9 wrote."""
+    """The same minor version of Python, as 3.11.4 reads what 3.11.9 wrote, and the same ABI: 3.13t has another one than
+    3.13, and libraries contain inlined functions of Python.h."""
 
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
         needed, found = artifact.needs("python"), environment.python
-        if needed is None or _minor(needed) == _minor(found):
-            return None
-        return f"needs python {_minor(needed)}, here is {_minor(found)}"
+        if needed is not None and _minor(needed) != _minor(found):
+            return f"needs python {_minor(needed)}, here is {_minor(found)}"
+        return Same("abi").objection(artifact, environment)
 
 
 class InstructionSet:
@@ -127,22 +128,22 @@ _HOST = (Same("system"), Same("machine"))
 _TORCH = (Same("torch"), Same("torch_git"))
 _CPU = (*_HOST, InstructionSet(), Same("capability"))
 _NATIVE = (*_CPU, GlibcAtLeast())
-_PICKLED = (*_TORCH, SamePython())
+_OF_PYTHON = (*_TORCH, SamePython())
 
 KINDS: dict[str, Kind] = {
     "triton.cubin": Kind(30, (*_HOST, Same("triton"), CudaAtLeast(), Compute())),
     "triton.ptx": Kind(20, (Same("triton"), CudaAtLeast(), Compute(newer=True))),
     "triton.ttir": Kind(10, (Same("triton"),)),
-    "cpp.so": Kind(30, (*_NATIVE, *_TORCH)),
+    "cpp.so": Kind(30, (*_NATIVE, *_OF_PYTHON)),
     "cpp.source": Kind(10, _TORCH),
-    "fx_graph": Kind(20, (*_PICKLED, *_CPU, Same("triton"), Compute())),
-    "aot_autograd": Kind(20, (*_PICKLED, *_CPU, Same("triton"), Compute())),
+    "fx_graph": Kind(20, (*_OF_PYTHON, *_CPU, Same("triton"), Compute())),
+    "aot_autograd": Kind(20, (*_OF_PYTHON, *_CPU, Same("triton"), Compute())),
     "autotune": Kind(20, (*_TORCH, Same("triton"), SameModels(), Same("machine"), InstructionSet())),
-    "pgo": Kind(10, _PICKLED),
-    "package": Kind(30, (*_NATIVE, *_PICKLED, Same("triton"), Compute())),
+    "pgo": Kind(10, _OF_PYTHON),
+    "package": Kind(30, (*_NATIVE, *_OF_PYTHON, Same("triton"), Compute())),
     "answer": Kind(30, (*_HOST, *_TORCH, Same("isa"), Same("glibc"), Same("compiler"))),
     "details": Kind(0, ()),
-    "header": Kind(30, (*_HOST, *_TORCH, Same("compiler"))),
+    "header": Kind(30, (*_HOST, *_OF_PYTHON, Same("compiler"))),
     "jax": Kind(30, (*_NATIVE, Same("jax"), Same("jaxlib"), SameModels())),
 }
 """Rank and rules of each kind."""
