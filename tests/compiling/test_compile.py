@@ -268,6 +268,37 @@ def test_a_program_of_several_graphs_is_found_whole(tmp_path: Path) -> None:
     assert found.misses == []
 
 
+LAMBDAS = """
+import torch
+def broken(x):
+    torch._dynamo.graph_break()
+    return x
+F, G = (lambda x: broken(x).sin() + 1), (lambda x: broken(x).cos() * 100)
+"""
+
+
+@pytest.mark.slow
+def test_functions_of_an_installed_package_on_one_line_have_packages_of_their_own(tmp_path: Path) -> None:
+    record = {"lambdas.py": LAMBDAS, "lambdas-1.0.dist-info/METADATA": "Name: lambdas\nVersion: 1.0\n"}
+    record["lambdas-1.0.dist-info/RECORD"] = "".join(f"{name},,\n" for name in record)
+    (tmp_path / "lambdas-1.0.dist-info").mkdir()
+    for name, text in record.items():
+        (tmp_path / name).write_text(text)
+    start = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{START}"
+    code = """
+    import torch
+    import lambdas
+    def both(x):
+        return lambdas.F(x), lambdas.G(x)
+    x = torch.ones(8)
+    values, right = (torch.stack(f(x)) for f in (ws.compile(both), both))
+    """
+    made, found = run(code, tmp_path / "store", start=start), run(code, tmp_path / "store", start=start)
+    assert (made.right, found.right) == (True, True)
+    assert len([key for key in made.misses if ":<lambda>:" in key]) == 2
+    assert found.misses == []
+
+
 @pytest.mark.slow
 def test_what_surrounds_a_function_is_seen_while_it_runs(tmp_path: Path) -> None:
     code = """

@@ -23,6 +23,7 @@ from warmstore.compiling.keys.call_sizes import Sizes, cover, dynamic, generalis
 from warmstore.compiling.misses.lookup_log import Lookup
 from warmstore.compiling.packages.package import PROVEN, Package, packaged
 from warmstore.errors import BadArtifact, Incompatible, NoFingerprint
+from warmstore.identity.reads.code_facts import facts_of
 from warmstore.storage.locks import renewed_in_children
 
 if TYPE_CHECKING:
@@ -254,7 +255,9 @@ class CompiledProgram:
             return _ROOT
         if id(code) in call.codes:
             return f"{list(call.codes).index(id(code))} {code.co_qualname}"
-        return f"{frame.f_globals.get('__name__')}:{code.co_qualname}:{code.co_firstlineno}"
+        # By its code too: one line may have several functions of one name, such as lambdas.
+        place = f"{frame.f_globals.get('__name__')}:{code.co_qualname}:{code.co_firstlineno}"
+        return f"{place}:{facts_of(code).digest}"
 
     def _restored(self, question: Question, call: _Call, frame: str) -> tuple[Any, list[str]]:
         """The result from a package of another process; else None and the reasons. Results that leave the frame to
