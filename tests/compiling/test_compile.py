@@ -417,6 +417,7 @@ def test_packages_survive_bytes_and_others_are_refused() -> None:
         objects=(("L['x']", "module 1"),),
         sizes=((4, None), ()),
         mutates=True,
+        vectors="avx2 256",
         data=b"data",
     )
     whole = package.to_bytes()
@@ -431,10 +432,12 @@ def test_packages_survive_bytes_and_others_are_refused() -> None:
             Package.from_bytes(other)
     with pytest.raises(Incompatible, match="m is not loaded, and was version 1 when it was compiled"):
         package.check_installed()
+    with pytest.raises(Incompatible, match="it was compiled for avx2 256, and torch now compiles for "):
+        package.check_vectors()
 
 
 def test_a_package_is_for_the_same_objects() -> None:
-    package = Package("root", (), (("L['f']", object_text(torch.sin) or ""), ("L['x']", PROVEN)), (), False, b"")
+    package = Package("root", (), (("L['f']", object_text(torch.sin) or ""), ("L['x']", PROVEN)), (), False, "", b"")
     package.check_objects([torch.sin, object()])
     with pytest.raises(Incompatible, match=r"L\['f'\] is a different object here"):
         package.check_objects([torch.cos, object()])

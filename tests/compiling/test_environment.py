@@ -73,6 +73,13 @@ def test_variables_that_change_what_is_compiled_change_it(variables: dict[str, s
     assert digest != before
 
 
+@pytest.mark.parametrize(("length", "capability"), [(16, "sve128"), (32 + (1 << 17), "sve256"), (-1, "sve")])
+def test_vectors_of_arm_have_their_width(length: int, capability: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    monkeypatch.setattr(probes.ctypes, "CDLL", lambda name: SimpleNamespace(prctl=lambda *asked: length))
+    assert probes._capability(("asimd", "sve")) == capability
+
+
 def test_a_failure_to_ask_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "_driver", lambda: "570.10")
     monkeypatch.setattr(probes.tempfile, "gettempdir", lambda: str(tmp_path))

@@ -160,7 +160,30 @@ def test_another_instruction_set_is_a_miss_with_a_reason(filled: Path) -> None:
     assert report.right
     assert not report.hits
     graphs = [one for one in report.lookups if "/aotautograd/" in one["key"]]
-    assert "here is default" in graphs[0]["reasons"][0]
+    assert re.fullmatch(r"capability \w+ -> default", graphs[0]["changed"][0])
+
+
+LATER = """
+import os
+if "LATER" in os.environ:
+    os.environ["ATEN_CPU_CAPABILITY"] = os.environ["LATER"]
+"""
+
+
+@pytest.mark.slow
+def test_an_instruction_set_that_is_chosen_after_init_is_in_the_keys(tmp_path: Path) -> None:
+    """torch reads the variable at each compilation."""
+    code = LATER + SINE.replace("torch.compile(lambda", "f(lambda")
+    plain, packaged = (code.replace("f(", f"{name}.compile(") for name in ("torch", "ws"))
+    assert run(plain, tmp_path / "plain").right
+    later = run(plain, tmp_path / "plain", env={"LATER": "default"})
+    assert (later.right, later.hits) == (True, [])
+    assert run(packaged, tmp_path / "packaged", env={"LATER": "default"}).right
+    reverse = run(packaged, tmp_path / "packaged")
+    assert (reverse.right, reverse.hits) == (True, [])
+    (reasons,) = [one["reasons"] for one in reverse.lookups if one["key"].startswith("package/")]
+    assert "it was compiled for INVALID_VEC_ISA 0, and torch now compiles for " in reasons[0]
+    assert run(packaged, tmp_path / "packaged").misses == []
 
 
 @pytest.mark.slow

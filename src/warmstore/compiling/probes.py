@@ -121,14 +121,22 @@ def _isa() -> tuple[str, ...]:
 def _capability(isa: tuple[str, ...]) -> str:
     """The vector level of torch's kernels: `at::get_cpu_capability` in ATen/native/DispatchStub.cpp."""
     forced = os.environ.get("ATEN_CPU_CAPABILITY")
-    if forced in ("avx512", "avx2", "default", "vsx", "zvector", "sve", "sve256"):
+    if forced in ("avx512", "avx2", "default", "vsx", "zvector", "sve", "sve128", "sve256"):
         return forced
     extensions = set(isa)
     if extensions >= {"avx512vl", "avx512bw", "avx512dq", "fma"}:
         return "avx512"
     if extensions >= {"avx2", "fma"}:
         return "avx2"
-    return "sve" if "sve" in extensions else "default"
+    return f"sve{_sve_bits() or ''}" if "sve" in extensions else "default"
+
+
+def _sve_bits() -> int:
+    """The width of the SVE vectors of this process; 0 if it is unknown."""
+    with suppress(OSError, AttributeError):
+        length = ctypes.CDLL(None).prctl(51, 0, 0, 0, 0)  # PR_SVE_GET_VL: bytes in the lower 16 bits
+        return max(length, 0) % (1 << 16) * 8
+    return 0
 
 
 def _threads() -> int:

@@ -216,6 +216,6 @@ def test_a_package_with_guards_comes_before_one_that_leaves_the_frame_to_python(
     answers = {b"left": SimpleNamespace(guarded_code=None), b"guarded": SimpleNamespace(guarded_code="code")}
     question: Any = SimpleNamespace(restore=lambda data, check, holds: (answers[data], {}, ""))
     program = CompiledProgram(torch.sin, {}, None, ())
-    stored = [Package("helper", (), (), (), False, data) for data in answers]
+    stored = [Package("helper", (), (), (), False, "", data) for data in answers]
     found = [program._restored(question, _Call(program, (), {}, False, packages=stored[:n]), "helper") for n in (1, 2)]
     assert found == [(answers[b"left"], []), (answers[b"guarded"], [])]

@@ -32,6 +32,7 @@ from warmstore.compiling.keys.operators import (
     registers,
     why_not_known,
 )
+from warmstore.compiling.keys.vector_isa import vector_isa_of
 from warmstore.compiling.misses.key_descriptions import of_source, of_torch
 from warmstore.compiling.scratch.scratch_dir import has_space
 
@@ -143,19 +144,23 @@ class TorchHooks:
             self._listener.made(inside + "/")
 
     def _prepare_key(self, function: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
-        """Add the schemas and fake implementations of operators to torch's key, which has only their names."""
+        """Add the vector instructions to torch's key, and the schemas and fake implementations of operators, which it
+        names only."""
         key, info = function(gm, *args, **kwargs)
         if key is not None:
             try:
                 text, why = operators_text(gm), "an operator of its graph has no identity"
+                vectors = vector_isa_of(gm)
             except Exception as error:
-                text, why = None, f"the calls of its graph cannot be identified: {error}"
+                text, vectors, why = None, "", f"the calls of its graph cannot be identified: {error}"
             if text is None:
                 key = None
                 info = {"cache_state": "bypass", "cache_bypass_reason": why, "cache_event_time": time.time_ns()}
-            elif text:
-                combined = key[0][0] + hashlib.sha256(f"{key[0]}\n{text}".encode()).hexdigest()
-                key = (combined, [*key[1], f"[{key[0]}] operators: {text}"])
+            else:
+                lines = [f"[{key[0]}] operators: {text}"] if text else []
+                lines += [f"[{key[0]}] vector instructions: {vectors}"] if vectors else []
+                combined = key[0][0] + hashlib.sha256("\n".join([key[0], text, vectors]).encode()).hexdigest()
+                key = (combined, [*key[1], *lines])
         if key is None:
             self._listener.refused("inductor/fxgraph", f"Inductor does not look: {info.get('cache_bypass_reason')}")
         return key, info
@@ -321,7 +326,8 @@ def _reduce_aot_config(function: Any, pickler: Any, aot_config: Any) -> Any:
 
 @contextmanager
 def _with_modules(graph: Any) -> Iterator[None]:
-    """Within this context torch's key has the installed modules that a graph calls, and the switches of attention.
+    """Within this context torch's key has the installed modules that a graph calls, the switches of attention, and the
+    vector instructions.
     torch also makes keys of graphs that enter and leave autocast, and of graphs with `autograd.Function`s of the
     program. The graph says what these do, except for the dtypes of autocast, which are added."""
     torch = sys.modules["torch"]
@@ -330,6 +336,7 @@ def _with_modules(graph: Any) -> Iterator[None]:
     config = torch._inductor.config
     cacheable = {**config.unsafe_marked_cacheable_functions, **dict.fromkeys(_OF_AUTOCAST, dtypes)}
     cacheable["warmstore: called modules"] = modules_text(graph)
+    cacheable["warmstore: vector instructions"] = vector_isa_of(graph)
     cacheable["warmstore: attention"] = repr(attention_switches())
     functorch = sys.modules["torch._functorch.config"]
     with (

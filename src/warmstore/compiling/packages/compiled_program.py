@@ -273,6 +273,7 @@ class CompiledProgram:
         for package in usable:
             try:
                 package.check_installed()
+                package.check_vectors()
                 holds = self._holds(call, package.mutates)
                 check = partial(self._check_objects, package)
                 answer, resumes, failed = question.restore(package.data, check, holds)

@@ -17,13 +17,14 @@ from warmstore.compiling.keys.call_sizes import Sizes
 from warmstore.compiling.keys.object_texts import object_text
 from warmstore.compiling.keys.operators import unknown_targets
 from warmstore.compiling.keys.traced import installed_modules, installed_text
+from warmstore.compiling.keys.vector_isa import vector_isa
 from warmstore.errors import BadArtifact, Incompatible
 from warmstore.identity.origin import origin_of
 
 if TYPE_CHECKING:
     from warmstore.compiling.packages.dynamo import RecordedFrame
 
-_MAGIC = b"warmstore package 6\n"
+_MAGIC = b"warmstore package 7\n"
 _CHANGED = {"getrecursionlimit", "get_int_max_str_digits"}
 PROVEN = "proven by the key"
 """Stands for the text of an object that the key covers."""
@@ -36,6 +37,7 @@ class Package:
     `installed` has the name and `installed_text` of every installed module whose code was traced or that graphs call.
     `objects` are those that guards compare by address: an expression over `L`, the frame's variables, and `G`, its
     globals; and the `object_text` of its value. `mutates`: the frame changes tensors in place.
+    `vectors`: the `vector_isa` that graphs on the CPU were compiled for; "" without such graphs.
     """
 
     frame: str
@@ -43,6 +45,7 @@ class Package:
     objects: tuple[tuple[str, str], ...]
     sizes: Sizes
     mutates: bool
+    vectors: str
     data: bytes
 
     def to_bytes(self) -> bytes:
@@ -66,6 +69,7 @@ class Package:
                 _pairs(head["objects"]),
                 tuple(tuple(None if size is None else int(size) for size in shape) for shape in head["sizes"]),
                 bool(head["mutates"]),
+                str(head["vectors"]),
                 data[start + length :],
             )
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -76,6 +80,11 @@ class Package:
         for module, before in self.installed:
             if (now := installed_text(module)) != before:
                 raise Incompatible(f"{module} is {now or 'not loaded'}, and was {before} when it was compiled")
+
+    def check_vectors(self) -> None:
+        """Raise Incompatible if Inductor now compiles for other vector instructions."""
+        if self.vectors and (now := vector_isa()) != self.vectors:
+            raise Incompatible(f"it was compiled for {self.vectors}, and torch now compiles for {now}")
 
     def check_objects(self, values: Sequence[object]) -> None:
         """Raise Incompatible if the value of an expression in `objects` differs from the recorded text."""
@@ -126,6 +135,7 @@ def packaged(
         tuple(objects),
         sizes,
         recorded.mutates,
+        recorded.vectors,
         recorded.to_bytes(),
     )
 
