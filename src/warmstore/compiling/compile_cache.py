@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,12 +60,14 @@ class CompileCache(Closeable):
         self._jax: JaxHooks | None = None
         try:
             self._start()
-        except Exception as error:
+        except BaseException as error:
+            self._end()
+            self.session = None
+            if not isinstance(error, Exception):
+                raise
             self.reason = f"{type(error).__name__}: {error}"
             _log.warning("no compile cache; everything is compiled as without it: %s", message_of(error))
             _log.debug("compile cache", exc_info=True)
-            self.close()
-            self.session = None
 
     @property
     def active(self) -> bool:
@@ -132,23 +135,37 @@ class CompileCache(Closeable):
 
     def close(self) -> None:
         """Store the remaining files, remove the scratch directory, and restore the compilers. Safe to call twice."""
-        if self.closed:
-            return
+        if not self.closed:
+            self._end()
+
+    def _end(self) -> None:
         self.closed = True
         self._unregister()
-        self._watcher.stop()
-        for hooks in (self._torch, self._jax):
-            if hooks is not None:
-                hooks.remove()
-        for name, value in self._variables.items():
+        with ExitStack() as stack:
+            if self.session is not None:
+                stack.callback(self.session.close)
+            self.restore_compilers()
+
+    def restore_compilers(self) -> None:
+        """Remove the hooks and variables. Safe to call twice."""
+        with ExitStack() as stack:  # each is removed even if another one fails
+            stack.callback(self._restore_variables)
+            for hooks in (self._jax, self._torch):
+                if hooks is not None:
+                    stack.callback(hooks.remove)
+            self._watcher.stop()
+
+    def _restore_variables(self) -> None:
+        while self._variables:
+            name, value = self._variables.popitem()
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        if self.session is not None:
-            self.session.close()
 
     def _after_fork(self) -> None:
+        """Stop serving in a forked child. Its variables stay: compile workers write into the parent's scratch
+        directory."""
         if self.session is not None:
             self.session.leave()
         self.closed = True
@@ -215,6 +232,7 @@ def init(
         if not _current.closed and _current.settings == settings:
             return _current
         _current.close()
+        _current.restore_compilers()  # in a forked child, which has those of its parent
     _current = CompileCache(settings)
     return _current
 

@@ -4,6 +4,7 @@ import functools
 import inspect
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,15 +40,16 @@ class JaxHooks:
 
     def remove(self) -> None:
         """Restore the functions and options of JAX."""
-        for holder, name, original in reversed(self._replaced):
-            setattr(holder, name, original)
-        self._replaced.clear()
+        replaced, self._replaced = self._replaced, []
+        options, self._options = self._options, {}
         jax = sys.modules.get("jax")
-        if jax is not None:
-            for option, value in self._options.items():
-                jax.config.update(option, value)
-            self._forget_folder()
-        self._options.clear()
+        with ExitStack() as stack:  # calls in reverse order, each even if another one fails
+            if jax is not None:
+                stack.callback(self._forget_folder)
+                for option, value in options.items():
+                    stack.callback(jax.config.update, option, value)
+            for holder, name, original in replaced:
+                stack.callback(setattr, holder, name, original)
 
     def set_options(self) -> None:
         """Set the options of an imported JAX, each with the type of its present value."""

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -76,11 +76,12 @@ class TorchHooks:
 
     def remove(self) -> None:
         """Restore the functions of torch."""
-        for holder, name, original in reversed(self._replaced):
-            setattr(holder, name, original)
-            if name == "_precompile_header":
-                original.cache_clear()  # of paths in the scratch directory
-        self._replaced.clear()
+        replaced, self._replaced = self._replaced, []
+        with ExitStack() as stack:  # calls in reverse order, each even if another one fails
+            for holder, name, original in replaced:
+                if name == "_precompile_header":
+                    stack.callback(original.cache_clear)  # of paths in the scratch directory
+                stack.callback(setattr, holder, name, original)
 
     def _codecache(self, module: ModuleType) -> None:
         cache = module.FxGraphCache

@@ -1,0 +1,79 @@
+"""`init` and `close`: what they do to the compilers of a process, and what an error, an interrupt or a fork leaves."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from tests.compiling.programs import run
+
+LAYERS = """
+import os, torch, torch._inductor.codecache as codecache, torch._inductor.compile_fx
+from unittest import mock
+def layers():
+    function, number = codecache.FxGraphCache.prepare_key, 0
+    while hasattr(function, "__wrapped__"):
+        function, number = function.__wrapped__, number + 1
+    return number
+values = right = [1.0]
+folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+"""
+
+
+def test_a_forked_child_has_hooks_of_its_own_after_init(tmp_path: Path) -> None:
+    code = """
+    assert layers() == 1
+    child = os.fork()
+    if not child:
+        own = ws.compile_cache.init(job="child")
+        assert own.active, own.reason
+        assert layers() == 1
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] != folder
+        own.close()
+        assert layers() == 0
+        assert own.session._closing
+        assert not own.session.live.path.exists()
+        assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert layers() == 1
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == folder
+    """
+    assert run(LAYERS + textwrap.dedent(code), tmp_path / "store").active
+
+
+@pytest.mark.parametrize("where", ["CompileSession.restore_job", "JaxHooks.watch"])
+def test_an_interrupt_of_init_leaves_nothing(tmp_path: Path, where: str) -> None:
+    code = f"""
+    cache.close()
+    before = dict(os.environ)
+    from warmstore.compiling import compile_cache
+    owner, name = "{where}".split(".")
+    with mock.patch.object(getattr(compile_cache, owner), name, side_effect=KeyboardInterrupt):
+        try:
+            ws.compile_cache.init(job="interrupted")
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("it was not raised")
+    assert layers() == 0
+    assert dict(os.environ) == before
+    assert not os.listdir({str(tmp_path / "store" / "live")!r})
+    cache = ws.compile_cache.init({str(tmp_path / "store")!r})
+    assert layers() == 1
+    """
+    assert run(
+        LAYERS + textwrap.dedent(code), tmp_path / "store", env={"WARMSTORE_CACHE_DIR": str(tmp_path / "store")}
+    ).active
+
+
+def test_a_hook_that_cannot_be_removed_keeps_no_session_open(tmp_path: Path) -> None:
+    code = """
+    cache._torch._replaced.append((object(), "nothing", None))
+    try:
+        cache.close()
+    except AttributeError:
+        pass
+    assert layers() == 0
+    assert cache.session._closing
+    """
+    assert run(LAYERS + textwrap.dedent(code), tmp_path / "store").active
