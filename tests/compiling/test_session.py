@@ -5,6 +5,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,45 @@ def test_a_compilation_that_failed_keeps_nobody_waiting(session: Open, tmp_path:
     assert not _flights_of_another_process(tmp_path, GRAPH)
     first.landed()
     assert _flights_of_another_process(tmp_path, GRAPH)
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_lookup_that_fails_after_it_took_the_flight_keeps_nobody_waiting(
+    session: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    first = session(flights=_flights(tmp_path))
+    restored = []
+
+    def restore(path: str) -> tuple[int, list[str]]:
+        restored.append(path)
+        if len(restored) > 1:
+            raise error
+        return 0, []
+
+    monkeypatch.setattr(first._restorer, "restore", restore)
+    with pytest.raises(KeyboardInterrupt) if error is KeyboardInterrupt else nullcontext():
+        assert not first.wanted(GRAPH, alone=True)
+    assert len(restored) == 2
+    assert _flights_of_another_process(tmp_path, GRAPH)
+
+
+def test_an_interrupt_right_after_the_flight_was_taken_keeps_nobody_waiting(
+    session: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = session(flights=_flights(tmp_path))
+    wait = SingleFlight.wait
+
+    def interrupted(flights: SingleFlight, key: str, seconds: float) -> bool:
+        wait(flights, key, seconds)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SingleFlight, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        first.wanted(GRAPH, alone=True)
+    with pytest.raises(KeyboardInterrupt), first.alone("package"):
+        pass
+    assert _flights_of_another_process(tmp_path, GRAPH)
+    assert _flights_of_another_process(tmp_path, "package")
 
 
 def test_waiting_is_bounded(session: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

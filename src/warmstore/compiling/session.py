@@ -123,7 +123,11 @@ class CompileSession:
             self._seen.add(path)
         try:
             return self._look_up(path, alone=alone)
-        except Exception as error:
+        except BaseException as error:
+            if getattr(self._flying, "path", None) == path:
+                self.landed()
+            if not isinstance(error, Exception):
+                raise
             self._complain("looking up %s failed; it is compiled", path, error)
             return False
 
@@ -136,17 +140,17 @@ class CompileSession:
         if not count and alone and self._flights is not None:
             self.landed()  # a thread has one flight at a time, so that no two processes wait for each other
             began = time.monotonic()
+            self._flying.path = path  # before it is taken: whatever is raised from now on, it ends
             has_flight = self._flights.wait(path, self._wait)
             waited = time.monotonic() - began
-            count, reasons = self._restorer.restore(path)  # another process may have finished just now
             if not has_flight:
+                self._flying.path = None
                 _log.warning(
                     "%s: another process has been compiling it for %.0f s; not waiting any longer", path, waited
                 )
-            elif count:
-                self._flights.end(path)
-            else:
-                self._flying.path = path
+            count, reasons = self._restorer.restore(path)  # another process may have finished just now
+            if count:
+                self.landed()
         if not count and self._prepare(path, compiling=alone):
             count, reasons = self._restorer.restore(path)  # the disk may have been full before
             if count:
@@ -262,8 +266,10 @@ class CompileSession:
     @contextmanager
     def alone(self, path: str) -> Iterator[None]:
         """A context that only one process at a time is in for the same path, unless it waited `wait` seconds."""
-        has_flight = self._flights is None or self._flights.wait(path, self._wait)
+        has_flight = True  # before it is taken: whatever is raised from now on, it ends
         try:
+            if self._flights is not None:
+                has_flight = self._flights.wait(path, self._wait)
             yield
         finally:
             if has_flight:
