@@ -300,6 +300,19 @@ def test_functions_of_an_installed_package_on_one_line_have_packages_of_their_ow
 
 
 @pytest.mark.slow
+def test_options_of_inductor_hold_where_a_package_is_used(tmp_path: Path) -> None:
+    """Its source has vectors of the width that the option names, and so must the library."""
+    code = """
+    import torch
+    x = torch.arange(2000.0)
+    f = lambda x: torch.sin(x) * 2 + 1
+    values, right = ws.compile(f, options={"cpp.simdlen": 256})(x), f(x)
+    """
+    made, found = run(code, tmp_path / "store"), run(code, tmp_path / "store")
+    assert (made.right, found.right, found.misses) == (True, True, [])
+
+
+@pytest.mark.slow
 def test_what_surrounds_a_function_is_seen_while_it_runs(tmp_path: Path) -> None:
     code = """
     import torch

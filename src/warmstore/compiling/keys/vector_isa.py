@@ -13,19 +13,22 @@ from typing import Any
 
 def vector_isa() -> str:
     """Names, width and compiler flags of the vector instructions that Inductor chooses now. The first call may test
-    whether they compile. The level of torch's own kernels is not compiled in."""
+    whether they compile. "none" without a compiler. The level of torch's own kernels is not compiled in."""
     import torch._inductor.cpu_vec_isa
 
-    isa = torch._inductor.cpu_vec_isa.pick_vec_isa()
+    try:
+        isa = torch._inductor.cpu_vec_isa.pick_vec_isa()
+    except Exception:  # there is no compiler: graphs that only call kernels of torch need none
+        return "none"
     return " ".join(f"{isa} {isa.bit_width()} {isa.build_arch_flags()}".split())
 
 
 def vector_isa_of(graph: Any) -> str:
     """`vector_isa` for a graph module with a tensor on the CPU; "" for others, which need no C++ compiler."""
-    return vector_isa() if _uses_cpu(graph) else ""
+    return vector_isa() if uses_cpu(graph) else ""
 
 
-def _uses_cpu(graph: Any) -> bool:
+def uses_cpu(graph: Any) -> bool:
     """Whether the graph has a tensor on the CPU, or one of unknown device."""
     torch = sys.modules["torch"]
     modules = [module for module in graph.modules() if isinstance(module, torch.fx.GraphModule)]

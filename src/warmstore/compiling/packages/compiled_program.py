@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType
@@ -273,10 +273,11 @@ class CompiledProgram:
         for package in usable:
             try:
                 package.check_installed()
-                package.check_vectors()
                 holds = self._holds(call, package.mutates)
                 check = partial(self._check_objects, package)
-                answer, resumes, failed = question.restore(package.data, check, holds)
+                with self._with_options():  # libraries of the graphs are compiled or found
+                    package.check_vectors()
+                    answer, resumes, failed = question.restore(package.data, check, holds)
             except Exception as error:
                 reasons.append(f"a package of it is not usable here: {error}")
                 _log.debug("compile cache", exc_info=True)
@@ -289,6 +290,17 @@ class CompiledProgram:
                 self._resume_in(resumes)
                 return answer, []
         return left_to_python, reasons
+
+    def _with_options(self) -> AbstractContextManager[object]:
+        """A context in which Inductor has the options of this program, as it has while it compiles a graph."""
+        from torch._inductor import config, list_mode_options
+
+        options = {**list_mode_options(self._options.get("mode") or "default"), **(self._options.get("options") or {})}
+        options = {name.replace("-", "_"): value for name, value in options.items()}
+        patched: AbstractContextManager[object] = config.patch(
+            {name: options[name] for name in options if name in config._config}
+        )
+        return patched
 
     def _check_objects(self, package: Package, found: Sequence[object]) -> None:
         """Check the objects that guards compare, as `Package.check_objects` does. In this process, an object that the
@@ -330,7 +342,8 @@ class CompiledProgram:
             session.landed()
         try:
             self._resume_in(recorded.resumes)
-            package = packaged(recorded, frame, sizes, call.codes, self._resumes, is_root=frame == _ROOT)
+            with self._with_options():
+                package = packaged(recorded, frame, sizes, call.codes, self._resumes, is_root=frame == _ROOT)
             if answer.guarded_code is not None:
                 dynamo.add_guard(answer.guarded_code.guard_manager, self._holds(call, package.mutates))
             self._proven[package.data] = recorded.written.objects

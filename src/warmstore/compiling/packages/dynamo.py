@@ -37,7 +37,7 @@ from torch._guards import CompileContext, TracingContext, compile_context, traci
 
 from warmstore.compiling.hooks.torch_hooks import unexpected_signature
 from warmstore.compiling.keys.operators import called_modules, targets_of, why_not_known
-from warmstore.compiling.keys.vector_isa import vector_isa_of
+from warmstore.compiling.keys.vector_isa import uses_cpu
 from warmstore.compiling.packages.dynamo_guards import Written, restoring, writing
 from warmstore.compiling.packages.references import Reference, put, reference_of
 
@@ -63,7 +63,7 @@ class RecordedFrame:
         backends: Compiled graphs.
         targets, modules: What graphs call, and the installed modules of these functions and operators.
         mutates: Whether arguments are changed in place.
-        vectors: The vector instructions of graphs with tensors on the CPU; "" without such graphs.
+        uses_cpu: Whether graphs have tensors on the CPU.
         skipped: Why Dynamo leaves the frame to Python, and the other fields of its `ConvertFrameReturn`.
         reasons: Why no other process can restore the frame.
     """
@@ -78,7 +78,7 @@ class RecordedFrame:
     targets: list[Any] = field(default_factory=list)
     modules: set[str] = field(default_factory=set)
     mutates: bool = False
-    vectors: str = ""
+    uses_cpu: bool = False
     skipped: tuple[str, bool, int, int] | None = None
     reasons: list[str] = field(default_factory=list)
 
@@ -200,7 +200,7 @@ class _Backend:
         recorded.reasons += why_not_known(graph)
         if not recorded.reasons:
             recorded.modules |= called_modules(graph)
-            recorded.vectors = recorded.vectors or vector_isa_of(graph)
+            recorded.uses_cpu |= uses_cpu(graph)
         if next(graph.parameters(), None) is not None:
             recorded.reasons.append("its graph contains parameters")
         if recorded.reasons:

@@ -102,7 +102,7 @@ def packaged(
     *,
     is_root: bool,
 ) -> Package:
-    """Make the package of a recorded frame.
+    """Make the package of a recorded frame. Called while Inductor has the options that it compiled the frame with.
 
     Args:
         frame: The name of the frame.
@@ -135,7 +135,7 @@ def packaged(
         tuple(objects),
         sizes,
         recorded.mutates,
-        recorded.vectors,
+        vector_isa() if recorded.uses_cpu else "",
         recorded.to_bytes(),
     )
 
