@@ -93,7 +93,7 @@ def session(tmp_path: Path) -> Callable[[str], CompileSession]:
     def open_(limit: str) -> CompileSession:
         store = ArtifactStore(tmp_path / "store", limit)
         live = ScratchDir.create([tmp_path / "live"])
-        return CompileSession(store, live, HERE, job="job", requirements={}, flights=None, wait=1.0)
+        return CompileSession(store, live, HERE, job="job", requirements=dict, flights=None, wait=1.0)
 
     return open_
 

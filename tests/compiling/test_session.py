@@ -35,7 +35,7 @@ def session(tmp_path: Path) -> Iterator[Open]:
     def open_(folder: Path = tmp_path / "store", environment: Environment = HERE, **options: Any) -> CompileSession:
         store = ArtifactStore(folder, options.pop("max_size", "1GB"))
         live = ScratchDir.create([folder / "live"])
-        settings = {"job": "job", "requirements": {}, "flights": None, "wait": 10.0, **options}
+        settings = {"job": "job", "requirements": dict, "flights": None, "wait": 10.0, **options}
         opened.append(CompileSession(store, live, environment, **settings))
         return opened[-1]
 
@@ -164,8 +164,7 @@ def test_an_artifact_that_would_go_elsewhere_does_not(session: Open, tmp_path: P
 
 
 def test_a_library_is_taken_in_once_it_is_whole(session: Open) -> None:
-    whole = Path(threading.__file__).parent.glob("lib-dynload/*.so")
-    data = next(whole).read_bytes()
+    data = _a_library()
     one = session()
     compiled(one, LIBRARY, data[:-1])
     one.harvest()
@@ -193,6 +192,23 @@ def test_a_job_brings_what_it_used(session: Open) -> None:
     assert second.restore_job("another") == 0
     assert second.restore_job("job", frozenset({"triton.cubin"})) == 1
     assert {path for path, _ in second.live.files()} == {"triton/hash/kernel.cubin"}
+
+
+def test_requirements_are_those_at_the_lookup_and_jax_has_none(session: Open) -> None:
+    """The thread that stores has other options than the one that compiles."""
+    now = {"isa": ["avx2"], "capability": None}
+    first = session(requirements=lambda: dict(now))
+    library, program = LIBRARY, "jax/jit_f-0a-cache"
+    for path in (library, program):
+        first.wanted(path, alone=False)
+    now.clear()
+    for path in (library, program):
+        compiled(first, path, _a_library())
+    first.harvest()
+    assert {artifact.key: artifact.requirements for artifact in first.store.all()} == {
+        library: {"isa": ["avx2"], "capability": None},
+        program: {},
+    }
 
 
 def test_triton_groups_name_files_of_the_folder_they_are_in(session: Open) -> None:
@@ -269,7 +285,7 @@ def test_a_store_of_root_is_read_by_others(session: Open, seen_by_all: Path) -> 
         os.setgid(12345)
         os.setuid(12345)
         live = ScratchDir.create([store / "live", seen_by_all / "own"])
-        other = CompileSession(ArtifactStore(store), live, HERE, job="job", requirements={}, flights=None, wait=1.0)
+        other = CompileSession(ArtifactStore(store), live, HERE, job="job", requirements=dict, flights=None, wait=1.0)
         found = other.wanted(GRAPH, alone=True) and (live.path / GRAPH / "one").read_bytes() == b"x"
         compiled(other, GRAPH + "two", b"y")
         other.close()
@@ -314,6 +330,10 @@ def test_compilers_have_a_place_where_store_and_temporary_folder_have_spaces(
     live = ScratchDir.create([tmp_path / "my files", *other_places()])
     assert " " not in str(live.path)
     live.remove()
+
+
+def _a_library() -> bytes:
+    return next(Path(threading.__file__).parent.glob("lib-dynload/*.so")).read_bytes()
 
 
 def _flights(folder: Path) -> SingleFlight:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import warmstore as ws
-from warmstore.compiling.hooks.compiler_profiles import choose
+from warmstore.compiling.hooks.compiler_profiles import apply_options, choose, requirements_now
 from warmstore.compiling.settings import Settings
 
 
@@ -59,3 +59,17 @@ def test_portable_code_asks_less_of_the_machine() -> None:
     assert not choose("fast").requirements
     assert choose("portable").requirements["capability"] is None
     assert "avx512f" not in choose("portable").requirements["isa"]
+
+
+def test_portable_code_needs_less_only_where_all_options_are_those_of_the_profile() -> None:
+    from torch._inductor import config
+
+    portable = choose("portable")
+    with config.patch({name: getattr(config, name) for name in ("cpp.march", "cpp.simdlen", "cpp.dynamic_threads")}):
+        assert requirements_now(portable) == {}
+        apply_options(portable, config)
+        assert requirements_now(portable) == portable.requirements
+        for changed in ({"cpp.march": "native"}, {"cpp.simdlen": 512}, {"cpp.simdlen": None}):
+            with config.patch(changed):
+                assert requirements_now(portable) == {}
+    assert requirements_now(choose("fast")) == {}

@@ -16,6 +16,8 @@ from tests.compiling.programs import SINE, START, finish, launch, run, with_torc
 from tests.faults.small_disk import small_file_system
 from tests.slow import thinned
 
+from warmstore.compiling.store.artifact_store import ArtifactStore
+
 Blobs = Callable[[Path], list[Path]]
 
 
@@ -193,6 +195,19 @@ def test_portable_code_is_found_under_another_instruction_set(tmp_path: Path) ->
     report = run(SINE, folder, profile="portable", env={"ATEN_CPU_CAPABILITY": "avx2"})
     assert report.right
     assert report.misses == []
+
+
+@pytest.mark.slow
+def test_what_the_user_compiles_for_this_machine_is_not_portable(tmp_path: Path) -> None:
+    native = tmp_path / "native"
+    assert run(SINE, native, profile="portable", env={"TORCHINDUCTOR_CPP_MARCH": "native"}, fresh=True).kept
+    portable = SINE.replace("torch.compile(", "ws.compile(options={'cpp.simdlen': 512})(")
+    assert run(portable, tmp_path / "wide", profile="portable").kept
+    for folder in (native, tmp_path / "wide"):
+        with ArtifactStore(folder) as store:
+            made = [one for one in store.all() if one.kind in ("cpp.so", "fx_graph", "aot_autograd", "package")]
+        assert len(made) >= 2
+        assert [one.requirements for one in made] == [{}] * len(made)
 
 
 @pytest.mark.parametrize("what", thinned(2, ["a file", "damaged index", "newer index", "of others"]))

@@ -97,7 +97,7 @@ class CompileCache(Closeable):
             live,
             environment,
             job=settings.job,
-            requirements=dict(self.profile.requirements),
+            requirements=partial(compiler_profiles.requirements_now, self.profile),
             flights=flights,
             wait=settings.wait,
             remote=remote,

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ class CompileSession:
         store: The shared store. The session closes it.
         live: The first scratch directory.
         job: The name under which the store records the artifacts that this process uses.
-        requirements: The `Artifact.requirements` of artifacts made here.
+        requirements: Returns the `Artifact.requirements` of what Inductor compiles at the time, in the same thread.
         flights: Locks between processes; None without locks.
         wait: The most seconds to wait for another process that compiles the same.
         moved: Called with each later scratch directory.
@@ -62,7 +62,7 @@ class CompileSession:
         environment: Environment,
         *,
         job: str,
-        requirements: dict[str, Any],
+        requirements: Callable[[], Mapping[str, Any]],
         flights: SingleFlight | None,
         wait: float,
         remote: RemoteArtifacts | None = None,
@@ -81,10 +81,11 @@ class CompileSession:
         if remote is not None:
             remote.start()
         self._recorder = CompileRecorder(store, job, self._used)
-        self._explanations = MissReasons(store, environment, job, requirements)
+        self._explanations = MissReasons(store, environment, job)
         self._seen: set[str] = set()
         self._warned: set[str] = set()
-        self._began: dict[str, float] = {}
+        self._began: dict[str, float] = {}  # by path that is compiled
+        self._required: dict[str, Mapping[str, Any]] = {}  # requirements, by the same path
         self._flying = threading.local()
         self._lock = threading.RLock()
         self._complain = WarnOnce()
@@ -160,7 +161,7 @@ class CompileSession:
             self._explanations.forget(path)
         else:
             changed = self.why(path)
-            self._began[path] = time.monotonic()
+            self._began[path], self._required[path] = time.monotonic(), self._requirements()
         self.note(Lookup(path, bool(count), tuple(reasons), changed, waited))
         return bool(count)
 
@@ -275,10 +276,17 @@ class CompileSession:
             if has_flight:
                 self._end_flight(path)
 
-    def keep(self, path: str, kind: str, data: bytes, seconds: float) -> None:
-        """Store an artifact that took `seconds` to make, and offer it to the remote."""
+    def keep(
+        self, path: str, kind: str, data: bytes, seconds: float, requirements: Mapping[str, Any] | None = None
+    ) -> None:
+        """Store an artifact that took `seconds` to make, and offer it to the remote. Without `requirements`
+        it has those of what Inductor compiles now."""
+        if requirements is None:
+            requirements = self._requirements()
+        if kind == "jax":
+            requirements = {}  # XLA compiles for this CPU
         artifact = self._used[path] = self.store.put(
-            path, kind, data, environment=self.environment, requirements=self._requirements, seconds=seconds
+            path, kind, data, environment=self.environment, requirements=requirements, seconds=seconds
         )
         self._recorder.made(artifact)
         if self._remote is not None:
@@ -306,8 +314,9 @@ class CompileSession:
 
     def _keep_file(self, path: str, kind: str, data: bytes, age: float) -> None:
         """Store a file of a compiler that is `age` seconds old. Making it took the time from its lookup until then."""
-        began = next((at for prefix, at in self._began.items() if path.startswith(prefix)), None)
-        self.keep(path, kind, data, 0.0 if began is None else max(time.monotonic() - began - age, 0.0))
+        looked_up = next((prefix for prefix in self._began if path.startswith(prefix)), None)
+        seconds = 0.0 if looked_up is None else max(time.monotonic() - self._began[looked_up] - age, 0.0)
+        self.keep(path, kind, data, seconds, self._required.get(looked_up or ""))
 
     def _end_flight(self, path: str) -> None:
         if self._flights is not None:

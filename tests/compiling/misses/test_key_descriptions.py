@@ -101,7 +101,7 @@ def test_what_is_no_details_is_refused(data: bytes) -> None:
 def miss(folder: Path, path: str, environment: Environment = HERE, job: str = "job", **change: str) -> tuple[str, ...]:
     """Miss in a process of its own, compile, and keep it."""
     with ArtifactStore(folder) as store:
-        explanations = MissReasons(store, environment, job, {})
+        explanations = MissReasons(store, environment, job)
         explanations.describe(path, lambda: of_torch(lines(**change)))
         said = explanations.why(path)
         key = explanations.keep(path + "file")
@@ -132,7 +132,7 @@ def test_the_nearest_of_the_same_job_is_compared_with(tmp_path: Path) -> None:
 
 def test_another_program_is_told_as_such(tmp_path: Path) -> None:
     with ArtifactStore(tmp_path) as store:
-        explanations = MissReasons(store, HERE, "job", {})
+        explanations = MissReasons(store, HERE, "job")
         for at, operators in enumerate(({"a": 3, "b": 1}, {"c": 4})):
             path = f"inductor/fxgraph/ab/fab{at}/"
             explanations.describe(path, lambda operators=operators: KeyDescription({}, operators))

@@ -17,7 +17,7 @@ from typing import Any
 class CompilerProfile:
     """A profile: environment variables, and the same and further options as attributes of `torch._inductor.config`.
 
-    `requirements` are the `Artifact.requirements` of artifacts made with the profile.
+    `requirements` are the `Artifact.requirements` of what Inductor compiles with exactly these options.
     """
 
     name: str
@@ -63,15 +63,35 @@ def apply(profile: CompilerProfile) -> dict[str, str | None]:
     return before
 
 
+def requirements_now(profile: CompilerProfile) -> Mapping[str, Any]:
+    """The requirements of what Inductor compiles now in this thread: none if the user has set an option of the profile
+    to another value, since the code then is for this machine."""
+    config = sys.modules.get("torch._inductor.config")
+    if config is None:
+        return {}
+    for name, value in profile.options.items():
+        holder, last = _holder(config, name)
+        if getattr(holder, last, None) != value:
+            return {}
+    return profile.requirements
+
+
 def apply_options(profile: CompilerProfile, config: ModuleType) -> None:
     """Set the options in `torch._inductor.config`. Options that this version does not have are skipped."""
     for name, value in profile.options.items():
         variable = f"TORCHINDUCTOR_{name.replace('.', '_').upper()}"
         if variable in profile.variables and os.environ.get(variable) not in (None, profile.variables[variable]):
             continue  # the user's choice
-        *path, last = name.split(".")
-        holder: Any = config
-        for part in path:
-            holder = getattr(holder, part, None)
-        if holder is not None and hasattr(holder, last):
+        holder, last = _holder(config, name)
+        if hasattr(holder, last):
             setattr(holder, last, value)
+
+
+def _holder(config: ModuleType, name: str) -> tuple[Any, str]:
+    """The object that has an option as an attribute, None if this version has no such object, and the attribute's
+    name."""
+    *path, last = name.split(".")
+    holder: Any = config
+    for part in path:
+        holder = getattr(holder, part, None)
+    return holder, last

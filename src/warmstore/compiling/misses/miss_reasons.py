@@ -7,7 +7,6 @@ milliseconds, before a compilation of seconds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
@@ -25,11 +24,10 @@ _ALIKE = 0.5  # least share of common operators of two versions of one program
 class MissReasons:
     """The descriptions of the keys of one process. Paths are relative to the scratch directory."""
 
-    def __init__(self, store: ArtifactStore, environment: Environment, job: str, requirements: dict[str, Any]) -> None:
+    def __init__(self, store: ArtifactStore, environment: Environment, job: str) -> None:
         self._store = store
         self._environment = environment
         self._job = job
-        self._requirements = requirements
         self._makers: dict[str, Callable[[], KeyDescription | None]] = {}
         self._unkept: dict[str, KeyDescription] = {}
         self._read: dict[str, KeyDescription] = {}
@@ -73,7 +71,6 @@ class MissReasons:
             "details",
             details.to_bytes(),
             environment=self._environment,
-            requirements=self._requirements,
             job=self._job,
         )
         return _key(looked_up)

@@ -349,7 +349,8 @@ class CompiledProgram:
             self._proven[package.data] = recorded.written.objects
             self._require_unchanged(token)
             session.harvest()  # libraries first: a package refers to them
-            _keep(session, call.path, package, time.monotonic() - began)
+            with self._with_options():
+                _keep(session, call.path, package, time.monotonic() - began)
         except Exception as error:
             self._report(error)
         return answer
