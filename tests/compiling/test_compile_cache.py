@@ -32,13 +32,14 @@ def test_a_forked_child_has_hooks_of_its_own_after_init(tmp_path: Path) -> None:
         assert layers() == 0
         assert own.session._closing
         assert not own.session.live.path.exists()
-        assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "elsewhere"
         os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert layers() == 1
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == folder
     """
-    assert run(LAYERS + textwrap.dedent(code), tmp_path / "store").active
+    env = {"TORCHINDUCTOR_CACHE_DIR": "elsewhere"}
+    assert run(LAYERS + textwrap.dedent(code), tmp_path / "store", env=env).active
 
 
 @pytest.mark.parametrize("where", ["CompileSession.restore_job", "JaxHooks.watch"])
@@ -77,3 +78,31 @@ def test_a_hook_that_cannot_be_removed_keeps_no_session_open(tmp_path: Path) -> 
     assert cache.session._closing
     """
     assert run(LAYERS + textwrap.dedent(code), tmp_path / "store").active
+
+
+def test_a_remote_that_cannot_be_opened_leaves_the_local_cache(tmp_path: Path) -> None:
+    code = """
+    cache.close()
+    from warmstore.remote import objects
+    with mock.patch.object(objects, "obstore_package", side_effect=RuntimeError("broken")):
+        cache = ws.compile_cache.init(folder, remote=folder + "-remote")
+    """
+    key = {"WARMSTORE_SIGNING_KEY": "hmac:" + "5a" * 32}
+    where = f"folder = {str(tmp_path / 'store')!r}\n"
+    report = run(LAYERS + where + textwrap.dedent(code), tmp_path / "store", env=key)
+    assert report.active
+    assert "store-remote: not used: broken" in report.stderr
+
+
+def test_a_session_that_cannot_be_opened_leaves_no_folder(tmp_path: Path) -> None:
+    code = """
+    cache.close()
+    from warmstore.compiling import compile_cache
+    with mock.patch.object(compile_cache, "CompileSession", side_effect=RuntimeError("broken")):
+        cache = ws.compile_cache.init(folder, job="other")
+    assert not os.listdir(folder + "/live")
+    """
+    where = f"folder = {str(tmp_path / 'store')!r}\n"
+    report = run(LAYERS + where + textwrap.dedent(code), tmp_path / "store")
+    assert not report.active
+    assert "broken" in report.reason

@@ -124,7 +124,7 @@ def test_what_was_compiled_is_published_at_exit_too(tmp_path: Path) -> None:
 
 
 def test_settings_show_no_secrets_and_refuse_nonsense() -> None:
-    settings = RemoteSettings.of("https://me:hunter22@host/x", {"secret_access_key": "hidden-away"}, 2.0)
+    settings = RemoteSettings.of("https://me:hunter22@host/x", {"headers": {"x-key": "hidden-away"}}, 2.0)
     assert "hunter22" not in repr(settings)
     assert "hidden-away" not in repr(settings)
     with pytest.raises(ValueError, match="ftp"):

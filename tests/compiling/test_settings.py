@@ -24,6 +24,8 @@ def settings(**told: Any) -> Settings:
         ({"max_size": 1000}, "less than"),
         ({"profile": "quick"}, "profile='quick'"),
         ({"wait": -1}, "wait=-1"),
+        ({"remote": "s3://bucket/x", "remote_options": {"endpointt": "x"}}, "did you mean 'endpoint'?"),
+        ({"remote": "s3://bucket/x", "remote_options": {"client_options": {"timeouts": 1}}}, "mean 'timeout'?"),
     ],
 )
 def test_nonsense_is_an_error_at_init(told: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -81,28 +81,28 @@ class CompileCache(Closeable):
             raise PermissionError(f"{settings.folder} {reason}")
         register(COMPILED, settings.folder)
         environment = probe()
-        live = ScratchDir.create(places(settings.folder))
-        try:
+        with ExitStack() as undo:
+            live = ScratchDir.create(places(settings.folder))
+            undo.callback(live.remove)
             store = ArtifactStore(settings.folder, settings.max_size, settings.eviction)
+            undo.callback(store.close)
             try:
                 flights = None if store.read_only else SingleFlight(settings.folder / "flights")
             except OSError:
                 flights = None
-        except BaseException:
-            live.remove()
-            raise
-        remote = None if settings.offline else open_tier(settings.remote, store, environment, settings.job)
-        self.session = CompileSession(
-            store,
-            live,
-            environment,
-            job=settings.job,
-            requirements=partial(compiler_profiles.requirements_now, self.profile),
-            flights=flights,
-            wait=settings.wait,
-            remote=remote,
-            moved=self._moved,
-        )
+            remote = None if settings.offline else open_tier(settings.remote, store, environment, settings.job)
+            self.session = CompileSession(
+                store,
+                live,
+                environment,
+                job=settings.job,
+                requirements=partial(compiler_profiles.requirements_now, self.profile),
+                flights=flights,
+                wait=settings.wait,
+                remote=remote,
+                moved=self._moved,
+            )
+            undo.pop_all()
         self.closed = False
         self._register()
         tested = is_tested(environment.torch)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warmstore.errors import NotInstalled, NotTrusted, message_of
+from warmstore.errors import message_of
 from warmstore.remote.limits import StallBudget
 from warmstore.remote.location import Location
+from warmstore.remote.obstore_stores import knows_option
+from warmstore.remote.remote_options import check_options
 from warmstore.remote.signing import KEY, KEY_FILE, Keyring
 
 if TYPE_CHECKING:
@@ -42,8 +46,10 @@ class RemoteSettings:
         address = os.fspath(url) if url is not None else os.environ.get(URL, "")
         if not address:
             return None
-        Location.parse(address)
-        return cls(address, dict(options or {}), float(wait))
+        location, given = Location.parse(address), dict(options or {})
+        with suppress(ImportError):  # `open_tier` logs it
+            check_options(location, given, partial(knows_option, location))
+        return cls(address, given, float(wait))
 
 
 def open_tier(
@@ -72,6 +78,6 @@ def open_tier(
 
         objects = Objects(settings.url, options=settings.options, at_exit=False)
         return RemoteArtifacts(objects, keyring, store, environment, job=job, budget=StallBudget(settings.wait))
-    except (NotTrusted, NotInstalled, OSError) as error:
+    except Exception as error:
         _log.warning("remote cache %s: not used: %s", where, message_of(error))
         return None
