@@ -1,5 +1,6 @@
 """What `init` is told: checked at once, by argument, by variable or by default."""
 
+import pwd
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +76,22 @@ def test_portable_code_needs_less_only_where_all_options_are_those_of_the_profil
             with config.patch(changed):
                 assert requirements_now(portable) == {}
     assert requirements_now(choose("fast")) == {}
+
+
+@pytest.mark.parametrize("folder", [None, "~nobody_of_this_name/compiled"])
+def test_without_a_home_there_is_no_cache_and_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, folder: str | None
+) -> None:
+    def unknown(user: int) -> None:
+        raise KeyError(user)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "WARMSTORE_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    if folder is not None:
+        monkeypatch.setenv("WARMSTORE_CACHE_DIR", folder)
+    cache = ws.compile_cache.init(job="job")
+    assert not cache.active
+    assert "home directory" in cache.reason
+    assert "set WARMSTORE_CACHE_DIR or local_dir" in cache.reason
+    assert [record.levelname for record in caplog.records] == ["WARNING"]

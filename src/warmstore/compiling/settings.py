@@ -15,12 +15,13 @@ from warmstore.storage.humanize import parse_size
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a compile cache, made and validated by `of`; see `init`. `folder` is absolute, `max_size` in bytes.
+    """Settings of a compile cache, made and validated by `of`; see `init`. `max_size` is in bytes.
 
-    `job_is_named`: Whether the user named the job; otherwise `job` is the name of the script.
+    `place`: The store's folder, absolute; or why there is none. `job_is_named`: Whether the user named the job;
+    otherwise `job` is the name of the script.
     """
 
-    folder: Path
+    place: Path | str
     max_size: int
     eviction: str
     profile: str
@@ -55,7 +56,7 @@ class Settings:
             raise ValueError(f"max_size={max_size or gigabytes!r} is less than the {LEAST:,} bytes that a store needs")
         name = job or os.environ.get("WARMSTORE_JOB")
         return cls(
-            folder=Path(local_dir or os.environ.get("WARMSTORE_CACHE_DIR") or default_folder()).expanduser().absolute(),
+            place=_place(local_dir),
             max_size=size,
             eviction=eviction,
             profile=profile,
@@ -65,6 +66,20 @@ class Settings:
             wait=float(wait),
             remote=remote,
         )
+
+    @property
+    def folder(self) -> Path:
+        """The store's folder, absolute. Raises FileNotFoundError if there is none, as for a user without a home."""
+        if isinstance(self.place, str):
+            raise FileNotFoundError(self.place)
+        return self.place
+
+
+def _place(local_dir: str | os.PathLike[str] | None) -> Path | str:
+    try:
+        return Path(local_dir or os.environ.get("WARMSTORE_CACHE_DIR") or default_folder()).expanduser().absolute()
+    except (RuntimeError, OSError) as error:  # there is no home, or the working directory is gone
+        return f"there is no folder for the store: {error}; set WARMSTORE_CACHE_DIR or local_dir"
 
 
 def default_folder() -> Path:
