@@ -88,7 +88,7 @@ class JaxHooks:
         @functools.wraps(get)
         def reporting_get(self_: Any, key: str) -> bytes | None:
             if (inside := path_of(self_, key)) is not None:
-                self._listener.wanted(inside, alone=True)
+                self._listener.wanted(inside, alone=_stores())
             found: bytes | None = get(self_, key)
             return found
 
@@ -126,3 +126,10 @@ class JaxHooks:
                 self._listener.landed()
 
         self._replace(module, "compile_or_get_cached", compile_or_get_cached)
+
+
+def _stores() -> bool:
+    """Whether JAX stores what this process compiles: only the first process of a distributed job does. Nobody must wait
+    for a result of the others."""
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    return not getattr(state, "process_id", 0)
