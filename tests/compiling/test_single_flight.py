@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.compiling.programs import SINE, finish, launch
+from tests.compiling.programs import SINE, finish, launch, run
 
 from warmstore.compiling.single_flight import SingleFlight
 from warmstore.compiling.store.artifact_store import ArtifactStore
@@ -119,6 +119,24 @@ def test_ranks_that_start_cold_are_each_right_and_compile_what_they_share_once(t
     assert sorted(first for first, _ in graphs) == [False, True]  # one compiled, the other waited and found it
     assert [second for _, second in graphs] == [False, False]  # with each rank in it
     assert [rank["graphs"] for rank in warm] == [[], []]
+
+
+BUNDLED = """
+import torch, torch._functorch.config
+torch._functorch.config.bundled_autograd_cache = True
+x = torch.ones(64, requires_grad=True)
+loss = torch.compile(lambda x: (x.sin() * 2).sum())(x)
+assert not cache.session._flights._held, "while the program's own code runs"
+loss.backward()
+values, right = x.grad, torch.cos(x.detach()) * 2
+"""
+
+
+@pytest.mark.slow
+def test_no_flight_is_held_until_the_backward_pass(tmp_path: Path) -> None:
+    assert run(BUNDLED, tmp_path / "store").right
+    again = run(BUNDLED, tmp_path / "store")
+    assert (again.right, again.misses) == (True, [])
 
 
 def test_an_interrupt_as_a_flight_begins_leaves_it_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

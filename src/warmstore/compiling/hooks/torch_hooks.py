@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields, replace
 from functools import partial, wraps
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,6 +44,17 @@ TESTED = ("2.11", "2.12", "2.13")
 
 _VARIABLE = re.compile(r"L\['\w+'\]")
 _OF_AUTOCAST = ("torch.amp.autocast_mode._enter_autocast", "torch.amp.autocast_mode._exit_autocast")
+
+
+_EXCHANGES = {
+    "torch._inductor.config": (
+        "aten_distributed_optimizations.spmd_check", "aten_distributed_optimizations.enable_overlap_scheduling",
+        "distributed_max_autotune_gemm",
+    ),
+    "torch._inductor.config_comms": ("runtime_estimations_align_across_all_distributed_ranks",),
+    "torch._functorch.config": ("_sync_decision_cross_ranks",),
+}  # fmt: skip
+"""Options of configurations with which torch exchanges data between ranks while it compiles."""
 
 
 class TorchHooks:
@@ -112,6 +124,7 @@ class TorchHooks:
     def _compile_fx(self, module: ModuleType) -> None:
         self._replace(module, "_compile_fx_inner", "gm example_inputs", self._compile_graph)
         self._replace(module, "fx_codegen_and_compile", "gm example_inputs", self._generate)
+        self._replace(module, "compile_fx", "model_ example_inputs_", self._compile_program)
 
     def _replace(self, holder: Any, name: str, parameters: str, hook: Callable[..., Any]) -> Callable[..., Any]:
         """Replace a function by a hook, which gets the function and its arguments. Returns the function."""
@@ -133,7 +146,7 @@ class TorchHooks:
 
         def folder(function: Any, cls: Any, key: str) -> str:
             if (inside := self._listener.inside(function(cls, key))) is not None:
-                self._listener.wanted(inside + "/", alone=alone or _is_bundled())
+                self._listener.wanted(inside + "/", alone=(alone or _is_bundled()) and not ranks_exchange_data())
             return str(function(cls, key))  # again: `wanted` may move the scratch directory
 
         function = self._replace(cache, "_get_tmp_dir_for_key", "cls", folder)
@@ -275,6 +288,14 @@ class TorchHooks:
             if not _is_bundled():
                 self._listener.landed()
 
+    def _compile_program(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """A bundled entry may be saved much later, when the first backward pass compiles its graph. Nobody waits for it
+        while the program's own code runs."""
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._listener.landed()
+
     def _generate(self, function: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
         """Repeat a compilation that failed on a full disk, with a copy of the graph: compiling changes the graph."""
         graph = None
@@ -363,6 +384,20 @@ def _without_names(graph: Any) -> Iterator[None]:
 def _is_bundled() -> bool:
     """Whether entries of AOTAutograd contain the compiled graphs. Then Inductor has no entries of its own."""
     return bool(sys.modules["torch._functorch.config"].bundled_autograd_cache)
+
+
+def ranks_exchange_data() -> bool:
+    """Whether torch may exchange data between ranks while it compiles. Then all ranks must compile at the same time."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return False
+    if distributed.get_world_size() < 2:
+        return False
+    for name, options in _EXCHANGES.items():
+        known = getattr(sys.modules.get(name), "_config", {})
+        if any(option in known and attrgetter(option)(sys.modules[name]) for option in options):
+            return True
+    return False
 
 
 def is_tested(version: str | None) -> bool:
