@@ -1,6 +1,7 @@
 """`init` and `close`: what they do to the compilers of a process, and what an error, an interrupt or a fork leaves."""
 
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,42 @@ def test_a_session_that_cannot_be_opened_leaves_no_folder(tmp_path: Path) -> Non
     report = run(LAYERS + where + textwrap.dedent(code), tmp_path / "store")
     assert not report.active
     assert "broken" in report.reason
+
+
+@pytest.mark.parametrize("fresh", [True, False], ids=["init first", "torch first"])
+def test_options_of_a_profile_end_with_the_cache(tmp_path: Path, fresh: bool) -> None:
+    code = """
+    import torch._inductor.config as config
+    def options():
+        return config.cpp.march, config.cpp.dynamic_threads, config.cpp.simdlen
+    assert options() == ("x86-64-v3", True, 256)
+    cache.close()
+    assert options() == (None, False, None)
+    assert "TORCHINDUCTOR_CPP_MARCH" not in os.environ
+    cache = ws.compile_cache.init(os.environ["WARMSTORE_CACHE_DIR"], profile="portable")
+    config.cpp.march = "x86-64-v4"
+    cache.close()
+    assert options() == ("x86-64-v4", False, None)
+    values = right = [1.0]
+    cache = ws.compile_cache.init(os.environ["WARMSTORE_CACHE_DIR"])
+    """
+    env = {"WARMSTORE_CACHE_DIR": str(tmp_path / "store")}
+    assert run(code, tmp_path / "store", profile="portable", fresh=fresh, env=env).active
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="needs jax")
+@pytest.mark.parametrize("folder", [None, "own"])
+def test_a_jax_that_is_imported_after_init_has_its_options_back_after_close(tmp_path: Path, folder: str | None) -> None:
+    code = f"""
+    import jax, jax.numpy as jnp
+    values, right = jax.jit(lambda x: jnp.cumsum(x * x))(jnp.arange(9.0)), jnp.cumsum(jnp.arange(9.0) ** 2)
+    live = cache.session.live.path
+    assert jax.config.jax_compilation_cache_dir == str(live / "jax")
+    cache.close()
+    assert jax.config.jax_compilation_cache_dir == {folder and str(tmp_path / folder)!r}
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == 1.0
+    jax.jit(lambda x: x * 3)(jnp.ones(3)).block_until_ready()
+    assert not live.exists()
+    """
+    env = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / folder)} if folder else {}
+    assert run(code, tmp_path / "store", env=env).right

@@ -306,6 +306,18 @@ def test_folders_of_the_dead_are_removed_and_those_of_the_living_kept(tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
+def test_folders_without_a_lock_file_are_removed_when_they_are_old(tmp_path: Path) -> None:
+    new, old = tmp_path / "live-new", tmp_path / "live-old"
+    for folder in (new, old):
+        (folder / "jax").mkdir(parents=True)
+    os.utime(old, (0, 0))
+    third = ScratchDir.create([tmp_path])
+    assert new.exists()
+    assert not old.exists()
+    third.remove()
+    assert list(tmp_path.iterdir()) == [new]
+
+
 def test_folders_where_others_may_write_are_refused(tmp_path: Path) -> None:
     assert why_not(tmp_path / "new") == ""
     tmp_path.chmod(0o777)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling.hooks import compiler_profiles
@@ -54,7 +55,8 @@ class CompileCache(Closeable):
         self.profile = compiler_profiles.choose(settings.profile)
         self.reason = ""
         self.session: CompileSession | None = None
-        self._variables: dict[str, str | None] = {}
+        self._variables: dict[str, str | None] = {}  # the values before
+        self._options: dict[str, Any] = {}  # of Inductor, the values before
         self._watcher = Watcher()
         self._torch: TorchHooks | None = None
         self._jax: JaxHooks | None = None
@@ -111,19 +113,32 @@ class CompileCache(Closeable):
         self._torch, self._jax = TorchHooks(self.session), JaxHooks(self.session)
         if tested:
             self._torch.watch(self._watcher)
-        self._jax.watch(self._watcher)
-        options = partial(compiler_profiles.apply_options, self.profile)
-        self._watcher.when_imported("torch._inductor.config", options)
+        self._jax.watch(self._watcher, partial(self._as_before, ("JAX_COMPILATION_CACHE_DIR", *JAX_VARIABLES)))
+        variables = partial(self._as_before, self.profile.variables)
+        self._watcher.when_imported("torch._inductor.config", self._apply_options, variables)
 
     def _point(self, live: Path) -> None:
         """Point compilers, imported already or later, at the scratch directory."""
-        self._variables = compiler_profiles.apply(self.profile)
+        self._variables = compiler_profiles.set_variables(self.profile)
         for name, value in {**_folders(live), **JAX_VARIABLES}.items():
             self._variables[name] = os.environ.get(name)
             os.environ[name] = value
         if self.settings.job_is_named:
             self._variables["TORCH_COMPILE_JOB_ID"] = os.environ.get("TORCH_COMPILE_JOB_ID")
             os.environ.setdefault("TORCH_COMPILE_JOB_ID", self.settings.job)
+
+    def _apply_options(self, config: ModuleType) -> None:
+        self._options = compiler_profiles.apply_options(self.profile, config)
+
+    @contextmanager
+    def _as_before(self, names: Iterable[str]) -> Iterator[None]:
+        """Within this context environment variables have the values that they had before."""
+        now = {name: os.environ.get(name) for name in names if name in self._variables}
+        _set({name: self._variables[name] for name in now})
+        try:
+            yield
+        finally:
+            _set(now)
 
     def _moved(self, live: Path) -> None:
         """Point compilers that are running at another scratch directory."""
@@ -150,18 +165,19 @@ class CompileCache(Closeable):
         """Remove the hooks and variables. Safe to call twice."""
         with ExitStack() as stack:  # each is removed even if another one fails
             stack.callback(self._restore_variables)
+            stack.callback(self._restore_options)
             for hooks in (self._jax, self._torch):
                 if hooks is not None:
                     stack.callback(hooks.remove)
             self._watcher.stop()
 
     def _restore_variables(self) -> None:
-        while self._variables:
-            name, value = self._variables.popitem()
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        before, self._variables = self._variables, {}
+        _set(before)
+
+    def _restore_options(self) -> None:
+        before, self._options = self._options, {}
+        compiler_profiles.restore_options(self.profile, before)
 
     def _after_fork(self) -> None:
         """Stop serving in a forked child. Its variables stay: compile workers write into the parent's scratch
@@ -169,6 +185,15 @@ class CompileCache(Closeable):
         if self.session is not None:
             self.session.leave()
         self.closed = True
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    """Set environment variables; those with None are removed."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _folders(live: Path) -> dict[str, str]:

@@ -42,7 +42,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     def open_(folder: Path = tmp_path / "store", max_size: int = LIMIT) -> CompileSession:
         store = ArtifactStore(folder, max_size)
         live = ScratchDir.create([folder / "live"])
-        opened.append(CompileSession(store, live, HERE, job="job", requirements={}, flights=None, wait=1.0))
+        opened.append(CompileSession(store, live, HERE, job="job", requirements=dict, flights=None, wait=1.0))
         return opened[-1]
 
     yield open_

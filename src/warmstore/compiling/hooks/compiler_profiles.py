@@ -53,13 +53,11 @@ def choose(name: str) -> CompilerProfile:
     return _PORTABLE if name == "portable" and platform.machine() in ("x86_64", "AMD64") else _FAST
 
 
-def apply(profile: CompilerProfile) -> dict[str, str | None]:
-    """Set the variables, and the options of an imported Inductor. Returns the previous values of the variables."""
+def set_variables(profile: CompilerProfile) -> dict[str, str | None]:
+    """Set the variables. Returns their previous values."""
     before = {name: os.environ.get(name) for name in profile.variables}
     for name, value in profile.variables.items():
         os.environ.setdefault(name, value)
-    if (config := sys.modules.get("torch._inductor.config")) is not None:
-        apply_options(profile, config)
     return before
 
 
@@ -76,14 +74,26 @@ def requirements_now(profile: CompilerProfile) -> Mapping[str, Any]:
     return profile.requirements
 
 
-def apply_options(profile: CompilerProfile, config: ModuleType) -> None:
-    """Set the options in `torch._inductor.config`. Options that this version does not have are skipped."""
+def apply_options(profile: CompilerProfile, config: ModuleType) -> dict[str, Any]:
+    """Set the options in `torch._inductor.config`. Options that this version does not have are skipped. Returns the
+    previous values of the others."""
+    before = {}
     for name, value in profile.options.items():
         variable = f"TORCHINDUCTOR_{name.replace('.', '_').upper()}"
         if variable in profile.variables and os.environ.get(variable) not in (None, profile.variables[variable]):
             continue  # the user's choice
         holder, last = _holder(config, name)
         if hasattr(holder, last):
+            before[name] = getattr(holder, last)
+            setattr(holder, last, value)
+    return before
+
+
+def restore_options(profile: CompilerProfile, before: Mapping[str, Any]) -> None:
+    """Set the options to the values that `apply_options` returned, except those that were set to others since."""
+    for name, value in before.items():
+        holder, last = _holder(sys.modules["torch._inductor.config"], name)
+        if getattr(holder, last) == profile.options[name]:
             setattr(holder, last, value)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from warmstore.compiling.hooks.import_hooks import Watcher
+from warmstore.compiling.hooks.import_hooks import Around, Watcher
 from warmstore.compiling.hooks.listener import Listener
 from warmstore.compiling.misses.key_descriptions import of_jax
 
@@ -29,11 +29,12 @@ class JaxHooks:
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._replaced: list[tuple[Any, str, Any]] = []
-        self._options: dict[str, Any] = {}  # the values before `set_options`
+        self._options: dict[str, tuple[Any, Any]] = {}  # the values before and after `set_options`
 
-    def watch(self, watcher: Watcher) -> None:
-        """Set each hook as soon as its module of JAX is imported, and the options of a JAX that is imported already."""
-        self.set_options()
+    def watch(self, watcher: Watcher, around: Around) -> None:
+        """Set each hook, and the options, as soon as the module of JAX is imported. Inside of `around`, JAX finds the
+        variables of the user, which decide on the options after `remove`."""
+        watcher.when_imported("jax._src.config", lambda module: self.set_options(), around)
         watcher.when_imported("jax._src.lru_cache", self._lru_cache)
         watcher.when_imported("jax._src.compilation_cache", self._compilation_cache)
         watcher.when_imported("jax._src.compiler", self._compiler)
@@ -42,30 +43,31 @@ class JaxHooks:
         """Restore the functions and options of JAX."""
         replaced, self._replaced = self._replaced, []
         options, self._options = self._options, {}
-        jax = sys.modules.get("jax")
         with ExitStack() as stack:  # calls in reverse order, each even if another one fails
-            if jax is not None:
-                stack.callback(self._forget_folder)
-                for option, value in options.items():
-                    stack.callback(jax.config.update, option, value)
+            stack.callback(self._forget_folder)
+            for option, (before, after) in options.items():
+                config = sys.modules["jax._src.config"].config
+                if getattr(config, option) == after:  # otherwise the program has set it since
+                    stack.callback(config.update, option, before)
             for holder, name, original in replaced:
                 stack.callback(setattr, holder, name, original)
 
     def set_options(self) -> None:
         """Set the options of an imported JAX, each with the type of its present value."""
-        jax = sys.modules.get("jax")
-        if jax is None:
+        module = sys.modules.get("jax._src.config")
+        if module is None:
             return
         for variable in ("JAX_COMPILATION_CACHE_DIR", *VARIABLES):
             option = variable.lower()
-            now = getattr(jax.config, option, None)
+            now = getattr(module.config, option, None)
             value: Any = os.environ[variable]
             if isinstance(now, bool):
                 value = value == "true"
             elif isinstance(now, int | float):
                 value = type(now)(value)
-            self._options.setdefault(option, now)
-            jax.config.update(option, value)
+            before, _ = self._options.get(option, (now, None))
+            self._options[option] = before, value
+            module.config.update(option, value)
         self._forget_folder()
 
     def _forget_folder(self) -> None:

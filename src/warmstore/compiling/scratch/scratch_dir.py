@@ -10,6 +10,7 @@ import logging
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from warmstore.storage.lease import SUFFIX, UsageLease, remove_unused
 _log = logging.getLogger("warmstore")
 
 ROOM = 64 << 20  # least free bytes for compilers; a full disk ends a compilation, and with it the program
+_LEFT = 86400.0  # seconds after which a folder without a lock file is no longer new
 
 
 class ScratchDir:
@@ -125,7 +127,10 @@ def has_room(folder: Path, needed: int = ROOM) -> bool:
 
 
 def sweep_folder(path: Path) -> bool:
-    """Remove a scratch directory without a lease: its process was killed. Returns whether it does not exist now."""
+    """Remove a scratch directory without a lease: its process was killed. Returns whether it does not exist now.
+
+    One without a lock file is new, or was made again by a compiler after its process had removed it.
+    """
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -135,7 +140,7 @@ def sweep_folder(path: Path) -> bool:
     if not path.name.startswith("live-") or not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         return False
     try:
-        gone = remove_unused(path, lock_too=True, without_lock=False)
+        gone = remove_unused(path, lock_too=True, without_lock=time.time() - status.st_mtime > _LEFT)
     except OSError:
         return False
     if gone:
