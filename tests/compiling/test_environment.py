@@ -86,7 +86,7 @@ def test_a_failure_to_ask_is_not_remembered(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     library = SimpleNamespace(nvmlInit_v2=lambda: 999, nvmlShutdown=lambda: 0)
     monkeypatch.setattr(probes.ctypes, "CDLL", lambda name: library)
-    assert probes._gpus() == ((), ())
+    assert probes._gpus() == (("unknown",), ((0, 0),))  # there is a driver, and so a GPU
     library.nvmlInit_v2 = lambda: 0
     library.nvmlDeviceGetCount_v2 = lambda count: setattr(count._obj, "value", 1) or 0
     library.nvmlDeviceGetHandleByIndex_v2 = lambda at, device: 0
@@ -101,6 +101,28 @@ def test_a_failure_to_ask_is_not_remembered(tmp_path: Path, monkeypatch: pytest.
     assert probes._gpus() == (("NVIDIA H200",), ((9, 0),))
     library.nvmlInit_v2 = lambda: 999
     assert probes._gpus() == (("NVIDIA H200",), ((9, 0),))  # an answer is
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-5f3c0e1a-0000-0000-0000-000000000000")
+    assert probes._gpus() == (("unknown",), ((0, 0),))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(probes, "_boot", lambda: "another start of the machine, perhaps with another GPU")
+    assert probes._gpus() == (("unknown",), ((0, 0),))
+
+
+def test_a_version_is_found_without_a_distribution_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "checkout").mkdir()
+    module = tmp_path / "checkout" / "__init__.py"
+    found = []
+    for text in ('__version__ = "3.4.0"\n', "from .compiled import version\n", "from .other import version\n"):
+        module.write_text(text)
+        found.append(probes._version("checkout"))
+    assert found[0] == "3.4.0"
+    assert str(found[1]).startswith("unknown ")
+    assert len(set(found)) == 3
+    (tmp_path / "checkout" / "version.py").write_text("_version = '0.11'\n")
+    assert probes._version("checkout") == "0.11"
 
 
 def test_an_answer_that_somebody_else_could_have_left_is_not_taken(tmp_path: Path) -> None:

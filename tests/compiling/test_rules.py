@@ -81,6 +81,34 @@ def test_what_does_not_matter_to_a_kind_may_differ(kind: str, change: dict[str, 
     assert objections(artifact(kind), elsewhere(**change)) == []
 
 
+UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
+    *((kind, {"compute": (), "gpus": ()}, "was made without a GPU") for kind in ("triton.cubin", "triton.ptx")),
+    *(
+        (kind, {"compute": (), "gpus": ()}, "was made without a GPU")
+        for kind in ("fx_graph", "aot_autograd", "package")
+    ),
+    *(
+        (kind, {"compute": ((0, 0),), "gpus": ("unknown",)}, "needs compute capability unknown")
+        for kind in ("triton.cubin", "triton.ptx", "fx_graph", "package")
+    ),
+    ("cpp.so", {"glibc": None}, "needs glibc none, here is 2.36"),
+    ("cpp.so", {"isa": ()}, "was built for a CPU whose extensions are unknown"),
+    ("cpp.source", {"torch_git": None}, "needs torch_git none, here is abc"),
+    ("answer", {"compiler": None}, "needs compiler none, here is g++ 12"),
+    ("triton.cubin", {"cuda": None}, "was made without CUDA, here is 12.8"),
+]
+
+
+@pytest.mark.parametrize(("kind", "change", "why"), UNKNOWN)
+def test_what_is_unknown_is_the_same_only_as_what_is_unknown_too(kind: str, change: dict[str, Any], why: str) -> None:
+    made = Artifact("k", kind, "0" * 64, 1, elsewhere(**change))
+    assert objections(made, elsewhere(**change)) == []
+    (reason,) = objections(made, HERE)
+    assert reason.startswith(why)
+    any_value = Artifact("k", kind, "0" * 64, 1, elsewhere(**change), dict.fromkeys(change))
+    assert objections(any_value, HERE) == []
+
+
 def test_requirements_stand_in_for_the_environment() -> None:
     portable = artifact("cpp.so", isa=["avx2", "fma"], capability=None)
     assert objections(portable, elsewhere(isa=("avx", "avx2", "fma"), capability="avx2")) == []

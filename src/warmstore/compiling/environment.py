@@ -12,6 +12,9 @@ from blake3 import blake3
 from warmstore.errors import BadArtifact
 from warmstore.storage.cached_property import cached_property
 
+UNKNOWN_COMPUTE = (0, 0)
+"""Stands for the compute capability of a GPU that cannot be asked for it, such as a MIG instance."""
+
 
 @dataclass(frozen=True)
 class Environment:

@@ -19,7 +19,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from pathlib import Path
 
-from warmstore.compiling.environment import Environment
+from warmstore.compiling.environment import UNKNOWN_COMPUTE, Environment
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import PLAIN, read_whole
 
@@ -31,6 +31,7 @@ _ISA = {
     "clzero", "rdpid", "serialize", "movdiri", "movdir64b", "tbm", "xop", "lwp", "prefetchwt1", "3dnowprefetch",
     "neon", "crc32", "atomics", "fp", "fphp", "i8mm", "bf16", "dotprod", "fcma", "jscvt",
 }  # fmt: skip
+_UNKNOWN_GPU = ("", "unknown", UNKNOWN_COMPUTE)  # UUID, model, compute capability
 _ISA_FAMILIES = ("sse", "avx", "amx_", "sha", "xsave", "asimd", "sve", "sme_", "sme2", "lrcpc")
 
 
@@ -90,13 +91,19 @@ def _torch() -> dict[str, str]:
 
 
 def _version(name: str) -> str | None:
-    """The version of a package, from the name of its .dist-info folder."""
+    """The version of a package, from the name of its .dist-info folder, else from its own code."""
     folder = _package(name)
     if folder is None:
         return None
     for info in folder.parent.glob(f"{name}-*.dist-info"):
         return info.name.removeprefix(f"{name}-").removesuffix(".dist-info")
-    return "unknown"
+    text = ""  # a distribution of another name, or a checkout
+    for file in ("__init__.py", "version.py"):
+        with suppress(OSError):
+            text += read_whole(PLAIN, folder / file).decode(errors="replace")
+    if match := re.search(r"""^_{0,2}version(?:__)? *= *["']([^"']+)["']""", text, re.MULTILINE):
+        return match[1]
+    return f"unknown {hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 @cache
@@ -179,26 +186,38 @@ def _driver() -> str | None:
 
 
 def _gpus() -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
-    """Models and compute capabilities of the GPUs that are visible to CUDA, from the NVIDIA management library. Empty
-    also where this library cannot be asked."""
+    """Models and compute capabilities of the GPUs that are visible to CUDA, from the NVIDIA management library. Those
+    that this library does not tell are unknown."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and (not visible.strip() or visible.strip().startswith("-1")):
         return (), ()
     driver = _driver()
-    if driver is None and not Path("/dev/nvidiactl").exists():
+    has_driver = driver is not None or Path("/dev/nvidiactl").exists()
+    if not has_driver and not Path("/dev/dxg").exists():  # the GPU of Windows, in WSL
         return (), ()
     devices = sorted(path.name for path in Path("/proc/driver/nvidia/gpus").glob("*"))
-    listed = _remembered(("devices", driver or "", *devices), _ask_nvml)
-    found = [(uuid, name, (int(major), int(minor))) for uuid, name, major, minor in json.loads(listed or "[]")]
+    listed = _remembered(("devices", _boot(), driver or "", *devices), _ask_nvml)
+    if listed is None:
+        return ((_UNKNOWN_GPU[1],), (_UNKNOWN_GPU[2],)) if has_driver else ((), ())
+    found = [(uuid, name, (int(major), int(minor))) for uuid, name, major, minor in json.loads(listed)]
     if visible is not None:
         chosen = []
         for part in (part.strip() for part in visible.split(",")):
             match = [gpu for at, gpu in enumerate(found) if part == str(at) or (part and gpu[0].startswith(part))]
+            if part.startswith("MIG-"):
+                match = [_UNKNOWN_GPU]
             if not match:
                 break  # CUDA ignores everything after an unknown name
             chosen += match[:1]
         found = chosen
     return tuple(name for _, name, _ in found), tuple(compute for _, _, compute in found)
+
+
+def _boot() -> str:
+    """An id of the time since this machine was started, in which no GPU is replaced."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
 
 
 def _ask_nvml() -> str | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from warmstore.compiling.artifact import Artifact
-from warmstore.compiling.environment import Environment, value_text
+from warmstore.compiling.environment import UNKNOWN_COMPUTE, Environment, value_text
 
 
 class Rule(Protocol):
@@ -23,13 +23,15 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Same:
-    """A field of the environment is the same. A requirement of None accepts any value."""
+    """A field of the environment is the same, or unknown in both. A requirement of None accepts any value."""
 
     field: str
 
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
         needed, found = artifact.needs(self.field), getattr(environment, self.field)
-        if needed is None or needed == found or (isinstance(needed, list) and tuple(needed) == found):
+        if _accepts_any(artifact, self.field) or needed == found:
+            return None
+        if isinstance(needed, list) and tuple(needed) == found:
             return None
         return f"needs {self.field} {value_text(needed)}, here is {value_text(found)}"
 
@@ -40,7 +42,7 @@ class SamePython:
 
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
         needed, found = artifact.needs("python"), environment.python
-        if needed is not None and _minor(needed) != _minor(found):
+        if not _accepts_any(artifact, "python") and _minor(needed) != _minor(found):
             return f"needs python {_minor(needed)}, here is {_minor(found)}"
         return Same("abi").objection(artifact, environment)
 
@@ -49,6 +51,8 @@ class InstructionSet:
     """The CPU has every extension that the artifact was built for."""
 
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
+        if not artifact.environment.isa and environment.isa and "isa" not in artifact.requirements:
+            return "was built for a CPU whose extensions are unknown"
         lacking = sorted(set(artifact.needs("isa") or ()) - set(environment.isa))
         return f"needs a CPU with {', '.join(lacking)}" if lacking else None
 
@@ -58,9 +62,11 @@ class GlibcAtLeast:
 
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
         needed, found = artifact.needs("glibc"), environment.glibc
-        if needed is None or (found is not None and _numbers(found) >= _numbers(needed)):
+        if needed == found or _accepts_any(artifact, "glibc"):
             return None
-        return f"needs glibc {needed} or newer, here is {value_text(found)}"
+        if needed is not None and found is not None and _numbers(found) >= _numbers(needed):
+            return None
+        return f"needs glibc {f'{needed} or newer' if needed else 'none'}, here is {value_text(found)}"
 
 
 @dataclass(frozen=True)
@@ -76,12 +82,14 @@ class Compute:
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
         needed = {(int(major), int(minor)) for major, minor in artifact.needs("compute") or ()}
         found = set(environment.compute)
-        if not needed or found == needed:
+        if found == needed or _accepts_any(artifact, "compute"):
             return None
+        if not needed:
+            return f"was made without a GPU, here is compute capability {_capabilities(found)}"
         if not found:
             return f"needs a GPU of compute capability {_capabilities(needed)}, here is none"
         exact = not self.newer or str(artifact.requirements.get("architecture", ""))[-1:].isalpha()
-        if not exact and min(found) >= max(needed):
+        if not exact and UNKNOWN_COMPUTE not in needed and min(found) >= max(needed):
             return None
         wanted = f"{_capabilities(needed)}{'' if exact else ' or higher'}"
         return f"needs compute capability {wanted}, here is {_capabilities(found - needed or found)}"
@@ -100,8 +108,10 @@ class CudaAtLeast:
 
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
         needed, found = artifact.needs("cuda"), environment.cuda
-        if needed is None:
+        if needed == found or _accepts_any(artifact, "cuda"):
             return None
+        if needed is None:
+            return f"was made without CUDA, here is {found}"
         if found is not None and _numbers(found) >= _numbers(needed) and _numbers(found)[:1] == _numbers(needed)[:1]:
             return None
         return f"needs CUDA {needed} or newer of the same major version, here is {value_text(found)}"
@@ -177,8 +187,13 @@ def choose(candidates: Iterable[Artifact], environment: Environment) -> tuple[Ar
     return max(usable, key=order, default=None), reasons
 
 
+def _accepts_any(artifact: Artifact, field: str) -> bool:
+    """Whether an artifact has the requirement None. None in its environment is unknown, and accepts no other value."""
+    return artifact.requirements.get(field, "") is None
+
+
 def _capabilities(found: Iterable[tuple[int, int]]) -> str:
-    return " and ".join(f"{major}.{minor}" for major, minor in sorted(found))
+    return " and ".join("unknown" if each == UNKNOWN_COMPUTE else f"{each[0]}.{each[1]}" for each in sorted(found))
 
 
 def _minor(version: str) -> str:

@@ -326,6 +326,15 @@ def test_options_of_torchs_compilers_that_are_functions_count_by_what_they_do() 
         with_option(each for each in "ab")
 
 
+def test_a_compiler_that_is_the_default_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default is the value of CXX when torch was imported."""
+    plain = key(Net())
+    config: Any = torch._inductor.config
+    monkeypatch.setattr(config._config["cpp.cxx"], "default", (None, "clang++"))
+    with config.patch({"cpp.cxx": (None, "clang++")}):
+        assert key(Net()) != plain
+
+
 def test_folders_of_torchs_compilers_do_not_count() -> None:
     plain = key(Net())
     with torch._inductor.config.patch({"trace.debug_dir": "a"}), torch._dynamo.config.patch(debug_dir_root="b"):

@@ -228,7 +228,7 @@ def _option_texts(config: Any) -> Iterator[tuple[str, str]]:
     for name, value in config.get_config_copy().items():
         if "dir" in re.split(r"[._]", name):
             continue
-        if isinstance(value, plain):
+        if isinstance(value, plain) or name == "cpp.cxx":  # the default compiler depends on a variable
             yield name, repr(value)
         elif value != config._config[name].default:
             yield from identity_of(value, f"{config.__name__}.{name}").require().facts.items()
