@@ -141,7 +141,7 @@ def _capability(isa: tuple[str, ...]) -> str:
 def _sve_bits() -> int:
     """The width of the SVE vectors of this process; 0 if it is unknown."""
     with suppress(OSError, AttributeError):
-        length = ctypes.CDLL(None).prctl(51, 0, 0, 0, 0)  # PR_SVE_GET_VL: bytes in the lower 16 bits
+        length: int = ctypes.CDLL(None).prctl(51, 0, 0, 0, 0)  # PR_SVE_GET_VL: bytes in the lower 16 bits
         return max(length, 0) % (1 << 16) * 8
     return 0
 

@@ -293,13 +293,14 @@ class CompiledProgram:
 
     def _with_options(self) -> AbstractContextManager[object]:
         """A context in which Inductor has the options of this program, as it has while it compiles a graph."""
-        from torch._inductor import config, list_mode_options
+        import torch._inductor
 
-        options = {**list_mode_options(self._options.get("mode") or "default"), **(self._options.get("options") or {})}
+        config: Any = torch._inductor.config
+        mode = torch._inductor.list_mode_options(self._options.get("mode") or "default")
+        options = {**mode, **(self._options.get("options") or {})}
         options = {name.replace("-", "_"): value for name, value in options.items()}
-        patched: AbstractContextManager[object] = config.patch(
-            {name: options[name] for name in options if name in config._config}
-        )
+        known = {name: value for name, value in options.items() if name in config._config}
+        patched: AbstractContextManager[object] = config.patch(known)
         return patched
 
     def _check_objects(self, package: Package, found: Sequence[object]) -> None:
