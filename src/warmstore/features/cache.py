@@ -60,33 +60,34 @@ class FeatureCache(SampleMapping, Closeable):
         flush_every: number of pending samples that starts a commit to the disk.
         async_write: commit in a background thread; False commits in the call that reaches `flush_every`.
         max_pending: the most bytes of pending outputs; `put_batch` waits if there are more.
-        read_only: never write: misses are computed and not stored.
-        variable: store outputs whose shapes vary from sample to sample or batch to batch. Detected automatically
-            if the first commit's batches show it.
+        read_only: store nothing, and compute misses each time. A cache at a URL still writes its local copy.
+        variable: store outputs whose shapes vary between samples or batches. Noticed if the first commit shows it.
         pad_value: pads samples of different shapes in one batch to the largest of each dimension. None raises instead.
         lists: the meaning of a list of n items for n samples: "per_sample", one item each; "structure", part of the
             structure, such as one tensor per layer; "auto" infers it, and raises if it is ambiguous.
         versions: what to do if the fingerprint differs from that of the cache: "raise" StaleCache; "new" keeps one
             version of the cache for each fingerprint; "ignore" returns the outputs of another module.
-        writer_ranks: the ranks of a distributed job that write. The others read, and compute misses without
-            storing them. None lets all write, which is safe and faster.
-        hot_size: bytes of rows that this process keeps in memory of its own, such as "2GB"; "all" for the whole cache,
-            loaded at the first lookup, if it fits. Useful for compressed rows, which it keeps decompressed. None
-            relies on the page cache.
+        writer_ranks: the ranks of a distributed job that write; others compute misses without storing them. None: all.
+        hot_size: bytes of rows that this process keeps in its own memory, decompressed, such as "2GB"; "all" for the
+            whole cache, loaded at the first lookup, if it fits. None relies on the page cache.
         hot_device: the device of those rows: "cpu", or one such as "cuda".
         max_size: the most bytes that the files of this id, of all versions, take on disk, such as "50GB". The oldest
             samples are evicted for new ones, a 32nd of it at a time. Give all writing processes the same value.
         allow_pickle: pickle items of per-sample lists that are no tensors, containers or JSON values, and unpickle them
             when they are read. Unpickling runs code chosen by whoever wrote the cache.
-        codec: how a new cache compresses each value: "raw", "zstd", "lz4" or "deflate", optionally with
-            ":level". An existing cache keeps its codec.
+        codec: of each value of a new cache: "raw", "zstd", "lz4" or "deflate", optionally with ":level".
         threads: number of threads that compress; None for one per core.
         cache_dir: for a cache at a URL: the folder for blocks of its chunks; see `RecordStore.open`.
         cache_size: for a cache at a URL; see `RecordStore.open`.
         remote_options: for a cache at a URL; see `RecordStore.push`.
         anonymous: for a cache at a URL; see `RecordStore.push`.
-        sign: sign what is pushed with the user's key, and use only what is signed by one of the user's keys. Always on
-            with `allow_pickle`.
+        sign: sign what is pushed, and use only what one of the user's keys has signed. Always on with `allow_pickle`.
+
+    Raises:
+        ValueError: an id that cannot name a folder, or an option that is not possible.
+        StoreExists: the folder of the id is a record store. ReadOnly: it cannot be written; pass `read_only`.
+        NotTrusted: with `sign` or `allow_pickle`: there is no key, or the folder has samples that nobody signed.
+        StaleCache, SchemaMismatch: the cache at the URL does not fit the samples in `cache_dir`.
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class FeatureCache(SampleMapping, Closeable):
             found; and the positions of the others, int64 [misses], in order.
 
         Raises:
-            BadIds, BadIdType: invalid ids.
+            BadIds, BadIdType: invalid ids. Closed: the cache is closed.
             WriteFailed: an earlier write in the background failed; its samples are still pending.
         """
         values, missing = self._session.fetch(as_keys(ids))
@@ -221,8 +222,7 @@ class FeatureCache(SampleMapping, Closeable):
         """Store the outputs of a batch of samples. Lookups find them at once; the next flush commits them.
 
         Args:
-            ids: a list, array or tensor of n ids: str, int, bytes, paths, UUIDs or tuples of these. The last of equal
-                ids counts.
+            ids: n ids, as for `get_batch`. Of equal ids the last counts.
             outputs: arrays or tensors [n, ...], in dicts, lists, tuples, namedtuples or dataclasses, in any nesting.
 
         Raises:
@@ -241,7 +241,7 @@ class FeatureCache(SampleMapping, Closeable):
         """Commit all pending samples to the disk, where other processes see them.
 
         Raises:
-            WriteFailed: a write failed; nothing is lost, and the next flush retries.
+            WriteFailed: a write failed; nothing is lost, and the next flush retries. Closed: the cache is closed.
         """
         self._session.version.flush()
         for other in list(self._others.values()):
@@ -279,8 +279,7 @@ class FeatureCache(SampleMapping, Closeable):
     def merge(self, other: FeatureCache | str | os.PathLike[str], *, progress: bool | None = None) -> MergeResult:
         """Copy the samples that another cache of the same module has and this one lacks.
 
-        Copies blocks of about 30 MB. A merge that was killed resumes when it is called again, since keys that are
-        present are skipped.
+        Copies blocks of about 30 MB. A merge that was killed resumes when it is called again.
 
         Args:
             other: a cache, or the folder of one (of one version where there are several).
@@ -291,7 +290,8 @@ class FeatureCache(SampleMapping, Closeable):
             StaleCache: the other cache was filled under another fingerprint, and versions="raise" (with "new", the rows
                 go to their version); or by put_batch alone while this one was not.
             StoreExists: the other folder is a record store and no cache. NotAStore: it is no store.
-            ReadOnly: this cache is not written by this process.
+            NotTrusted: the other cache has samples that nobody signed, and this one has `sign` or `allow_pickle`.
+            ReadOnly: this cache is not written by this process. Closed: it is closed.
         """
         return merge_caches(self, other, progress)
 
@@ -350,11 +350,11 @@ class FeatureCache(SampleMapping, Closeable):
     ) -> PullResult:
         """Copy the samples that other hosts pushed to a remote. Their chunks become chunks of this cache.
 
-        Samples that two hosts computed are stored twice, until `rebalance`. The arguments are those of `push`.
+        Samples that this folder has put itself stay, and are stored twice until `rebalance`. Arguments: see `push`.
 
         Raises:
             StaleCache, SchemaMismatch: the remote cache was filled with another module, or holds other outputs.
-            NotTrusted: signatures are needed, and there is no key to check them.
+            NotTrusted: signatures are needed, and there is no key to check them. ReadOnly: this cache is only read.
             RemoteUnavailable, RemoteRefused: chunks copied so far are kept; the next pull resumes. Damaged chunks are
                 left out, and counted in the result.
         """
@@ -424,7 +424,7 @@ class FeatureCache(SampleMapping, Closeable):
         self._session.version.commit(blocks)
 
     def close(self) -> None:
-        """Commit pending samples and close the files. Closing twice is fine.
+        """Commit pending samples and close the files. Closing twice is fine; lookups and writes then raise `Closed`.
 
         Raises:
             WriteFailed: a write failed; the cache stays open.

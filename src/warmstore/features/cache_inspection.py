@@ -118,8 +118,8 @@ def clear(path: Path, files: Files | None = None) -> None:
     """Remove one version of a cache with its folder. Other processes see the whole version or none.
 
     Raises:
-        StoreExists: the store is no cache.
-        ReadOnly: a live process is writing to it, or the folder cannot be changed.
+        StoreExists: the store is no cache, or its folder has something that is not the cache's.
+        ReadOnly: a live process uses it, or the folder cannot be changed.
     """
     with RecordStore.open(path) as store:
         schema_of(store)  # raises
