@@ -367,6 +367,21 @@ def test_who_stores_nothing_gets_what_others_have_pushed(options: dict[str, Any]
             assert has(cache, range(first + 100))
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_pull_into_a_folder_that_is_only_read_is_refused(is_there: bool, tmp_path: Path) -> None:
+    with ws.FeatureCache(tmp_path / "a", "net") as other:
+        fill(other, range(10))
+        other.push(tmp_path / "remote")
+    if is_there:
+        with ws.FeatureCache(tmp_path / "b", "net") as cache:
+            fill(cache, range(10, 20))
+    with (
+        ws.FeatureCache(tmp_path / "b", "net", read_only=True) as cache,
+        pytest.raises(ws.ReadOnly, match="only read by this process; open it for writing to pull"),
+    ):
+        cache.pull(tmp_path / "remote")
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
 def test_who_stores_nothing_and_has_no_local_folder_is_told_so(seen_by_all: Path) -> None:
     with ws.FeatureCache(seen_by_all / "a", "net") as other:

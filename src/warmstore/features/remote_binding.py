@@ -121,9 +121,9 @@ def _sum(parts: list[PullResult]) -> PullResult:
 def _store_for(version: OpenVersion, manifest: Manifest) -> LocalStore:
     """The store of a version. A version without one gets a store with the fields of another host's manifest."""
     store = version.settled_store()
+    if version.remote is None and not (version.writes if store is None else store.mode == "a"):
+        raise ReadOnly(f"the cache {version.path} is only read by this process; open it for writing to pull")
     if store is None:
-        if not version.writes and version.remote is None:
-            raise ReadOnly(f"the cache {version.path} is only read by this process; open it for writing to pull")
         with contextlib.suppress(StoreExists):
             version.path.parent.mkdir(parents=True, exist_ok=True)
             metadata = metadata_of(manifest)
