@@ -1,5 +1,6 @@
 """The metadata of a cache's record store: whether a store is a cache, its schema, and the state of its dimensions."""
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def check_signed(metadata: Mapping[str, Any], path: Path) -> None:
     """Raise NotTrusted if a cache in a folder has samples that nobody signed, by the metadata of its store."""
     if metadata.get(UNSIGNED):
         raise NotTrusted(
-            None,
+            errno.EPERM,
             "it holds samples of a remote that nobody signed, which must be neither unpickled nor signed; remove the "
             "folder and pull again with allow_pickle=True or sign=True, or open it without both",
             str(path),
