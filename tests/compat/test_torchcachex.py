@@ -192,6 +192,6 @@ def test_other_weights_under_one_module_id_are_refused(tmp_path):
 def test_outputs_of_several_dtypes_are_refused(tmp_path):
     cache = backend(tmp_path)
     items = {"m:1": torch.tensor([2**24 + 1]), "m:2": torch.tensor([1.5])}
-    with pytest.raises(ws.SchemaMismatch, match=r"several dtypes: torch\.int64, torch\.float32"):
+    with pytest.raises(ws.SchemaMismatch, match=r"several dtypes: torch\.int64, torch\.float32; convert"):
         cache.put_batch(items)
     assert cache.get_batch(list(items)) == ([None, None], [0, 1])

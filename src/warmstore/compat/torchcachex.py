@@ -88,7 +88,10 @@ class ArrowIPCCacheBackend:
 def _stacked(*leaves: torch.Tensor) -> torch.Tensor:
     dtypes = {leaf.dtype: None for leaf in leaves}
     if len(dtypes) > 1:  # torch.stack promotes them, and large integers change
-        raise SchemaMismatch(f"outputs of one batch are of several dtypes: {', '.join(map(str, dtypes))}")
+        names = ", ".join(map(str, dtypes))
+        raise SchemaMismatch(
+            f"outputs of one batch are of several dtypes: {names}; convert them to one, with tensor.to()"
+        )
     return torch.stack(leaves)
 
 

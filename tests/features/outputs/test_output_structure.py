@@ -244,6 +244,23 @@ def test_tensors_without_a_value_at_every_position_are_refused(cached):
             cached(function)(torch.ones(2, 3), cache_ids=range(2))
 
 
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (lambda: torch.eye(2).to_sparse(), r"torch\.sparse_coo .* Return its to_dense\(\)"),
+        (lambda: torch.quantize_per_tensor(torch.eye(2), 0.1, 0, torch.quint8), r"quantised .* dequantize\(\)"),
+        (lambda: {"x": np.array(["a", "b"])}, r"^x is an array of <U1.* values\.tolist\(\)"),
+        (lambda: np.array([1, None], object), r"an array of object; .* values\.tolist\(\)"),
+        (lambda: np.zeros(2, [("a", "f4")]), r"a dict of their fields"),
+        (lambda: np.zeros(2, ">f4"), r"newbyteorder"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*quantiz:UserWarning", "ignore:.*quantiz:DeprecationWarning")
+def test_what_cannot_be_cached_is_named_with_what_to_return(tmp_path, value, advice):
+    with ws.FeatureCache(tmp_path, "id") as cache, pytest.raises(ws.UnsupportedType, match=advice):
+        cache.put_batch([1, 2], value())
+
+
 def test_masked_arrays_of_which_nothing_is_masked(tmp_path):
     with ws.FeatureCache(tmp_path, "id", lists="per_sample") as cache:
         cache.put_batch([1, 2], [np.ma.MaskedArray([1.0]), np.ma.MaskedArray([1.0, 2.0], [False, False])])

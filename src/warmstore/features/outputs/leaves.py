@@ -40,7 +40,7 @@ class Leaf:
         """The name of the dtype of stacked values.
 
         Raises:
-            UnsupportedType: an array of another byte order.
+            UnsupportedType: see `stored_dtype`.
         """
         return stored_dtype(self.path, self.values)
 
@@ -118,18 +118,41 @@ def check_array(path: str, value: Any) -> None:
                 "the mask as another output"
             )
     elif is_tensor(value) and not is_dense(value):
-        kind = "nested" if value.is_nested else "meta" if value.is_meta else value.layout
-        raise UnsupportedType(f"{path} is a {kind} {value.dtype} {type(value).__name__}; only dense ones can be cached")
+        kind, advice = _kind(value)
+        raise UnsupportedType(
+            f"{path} is a {kind} {value.dtype} {type(value).__name__}; only dense ones can be cached. {advice}"
+        )
+
+
+def _kind(tensor: Any) -> tuple[str, str]:
+    """What a tensor is that is not dense, and what to return in its place."""
+    if tensor.is_meta:
+        return "meta", "Load the module's weights first"
+    if tensor.is_nested:
+        return "nested", "Return a list of one tensor per sample, or to_padded_tensor(0)"
+    if tensor.is_quantized:
+        return "quantised", "Return its dequantize(), or its int_repr()"
+    if str(tensor.layout) != "torch.strided":
+        return str(tensor.layout), "Return its to_dense()"
+    return "masked", "Return its get_data() and get_mask()"
 
 
 def stored_dtype(path: str, value: Any) -> str:
     """The name of the dtype of an array or tensor.
 
     Raises:
-        UnsupportedType: an array of another byte order.
+        UnsupportedType: an array of another byte order, or of texts, objects or records.
     """
     if isinstance(value, np.ndarray):
         if not value.dtype.isnative:
-            raise UnsupportedType(f"{path} is an array of {value.dtype.str}; only native byte order can be cached")
+            raise UnsupportedType(
+                f"{path} is an array of {value.dtype.str}; only native byte order can be cached. Convert it with "
+                "values.astype(values.dtype.newbyteorder('='))"
+            )
+        if value.dtype.kind in "OSTU" or value.dtype.names:
+            raise UnsupportedType(
+                f"{path} is an array of {value.dtype}; arrays of numbers, bools and times can be cached. Return texts "
+                "as a list, values.tolist(), and records as a dict of their fields"
+            )
         return dtype_name(value.dtype)
     return str(value.dtype).removeprefix("torch.")
