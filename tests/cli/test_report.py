@@ -9,6 +9,7 @@ import pytest
 from tests.cli.runner import runner
 from tests.report.histories import epochs, feature_cache, write
 
+import warmstore as ws
 from warmstore.cli import app
 from warmstore.report import live
 from warmstore.storage.history import NAME
@@ -62,7 +63,18 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_page_that_cannot_be_written(folder: Path) -> None:
-    assert "Error: " in run("report", folder, "-o", folder / "no" / "page.html", status=1)
+    said = run("report", folder, "-o", folder / "no" / "page.html", status=1)
+    assert said == f"Error: {folder / 'no'}: there is no such folder for the page; make it first\n"
+
+
+def test_cached_functions_have_the_kind_that_ls_gives_them(tmp_path: Path) -> None:
+    function = ws.cached(tmp_path)(abs)
+    assert function(-1) == 1
+    function.cache.close()
+    assert [use["kind"] for use in json.loads(run("top", tmp_path, "--json"))] == ["functions"]
+    assert [one["kind"] for one in json.loads(run("ls", tmp_path, "--json"))] == ["functions"]
+    run("report", tmp_path, "-o", tmp_path / "page.html")
+    assert "cached function" in (tmp_path / "page.html").read_text()
 
 
 def test_top_once(folder: Path) -> None:

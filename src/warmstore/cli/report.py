@@ -1,5 +1,6 @@
 """`warmstore report`: one page of what is cached, and where the seconds of earlier runs went."""
 
+import errno
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,9 @@ def report(
     from warmstore.report.report_data import collect
     from warmstore.storage.atomic import replace_file
 
+    if not output.absolute().parent.is_dir():
+        why = "there is no such folder for the page; make it first"
+        raise FileNotFoundError(errno.ENOENT, why, str(output.parent))
     data = collect(folder or ())
     content = page(data).encode()
     if output.exists() and not output.is_file():

@@ -17,12 +17,9 @@ from warmstore.pipeline.tiers.tier_quota import SAMPLES
 from warmstore.report.cache_history import CacheHistory, RecordedRun
 from warmstore.storage.cached_property import cached_property
 from warmstore.storage.history import NAME, read_history
-from warmstore.storage.registry import COMPILED, FEATURES, PIPELINE
+from warmstore.storage.registry import COMPILED, FEATURES, FUNCTIONS, PIPELINE
 
-FUNCTION = "function"
-"""The kind of a cache of `ws.cached`, whose folder is that of a store."""
-
-_KINDS = {"features": FEATURES, "pipelines": PIPELINE, "compiled": COMPILED, "functions": FUNCTION}  # of records
+_KINDS = {"features": FEATURES, "pipelines": PIPELINE, "compiled": COMPILED, "functions": FUNCTIONS}  # of records
 _LOOKUPS = "runs"  # the folder of the history in a compile cache
 
 
@@ -110,7 +107,7 @@ def name_of(kind: str, path: Path) -> str:
     """What a cache is called: the id and the version of a feature cache, else the name of its folder."""
     if kind == PIPELINE and path.parent.name == SAMPLES:
         return f"{path.parent.parent.name}: {path.name}"
-    if kind == FUNCTION:
+    if kind == FUNCTIONS:
         return unquote(path.name)
     if kind != FEATURES:
         return path.name or str(path)

@@ -10,8 +10,8 @@ from warmstore.display.html import Html
 from warmstore.report.cache_history import RecordedEpoch, RecordedRun
 from warmstore.report.figures import Work
 from warmstore.report.markup import Figure, join, tag
-from warmstore.report.report_data import FUNCTION, ReportData, ReportedCache
-from warmstore.storage.registry import COMPILED, FEATURES, PIPELINE
+from warmstore.report.report_data import ReportData, ReportedCache
+from warmstore.storage.registry import COMPILED, FEATURES, FUNCTIONS, PIPELINE
 
 _ROWS = 8  # of a run, at most
 _RUNS = 2  # of a cache by epoch; earlier ones have a pair of bars each
@@ -62,7 +62,7 @@ def overview(data: ReportData) -> Html:
 
 def kind(cache: ReportedCache) -> str:
     """What a cache is, in the singular."""
-    names = {FEATURES: "feature cache", PIPELINE: "pipeline", COMPILED: "compile cache", FUNCTION: "cached function"}
+    names = {FEATURES: "feature cache", PIPELINE: "pipeline", COMPILED: "compile cache", FUNCTIONS: "cached function"}
     return names.get(cache.kind, cache.kind)
 
 
