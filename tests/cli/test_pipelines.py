@@ -195,6 +195,13 @@ def test_samples_are_pushed_and_pulled(samples: ws.Pipeline, tmp_path: Path) -> 
     assert "holds no samples" in said
 
 
+def test_a_push_without_samples_says_so(samples: ws.Pipeline, tmp_path: Path) -> None:
+    run("pipelines", "clear", tmp_path / "one", "--yes")
+    code, said, _ = run("pipelines", "push", tmp_path / "one", tmp_path / "remote", "--no-progress")
+    assert (code, said) == (0, f"{tmp_path / 'one'} holds no samples.\n")
+    assert json.loads(run("pipelines", "push", tmp_path / "one", tmp_path / "remote", "--json")[1]) == {}
+
+
 def test_a_pull_without_a_pipeline_removes_nothing(samples: ws.Pipeline, tmp_path: Path) -> None:
     remote = tmp_path / "remote"
     run("pipelines", "push", tmp_path / "one", remote, "--no-progress")

@@ -169,6 +169,8 @@ def push(
     else:
         for name, result in pushed.items():
             echo(push_text(remote.below(name), result))
+        if not pushed:
+            echo(f"{folder} holds no samples.")
 
 
 @app.command()
