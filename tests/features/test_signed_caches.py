@@ -9,7 +9,8 @@ import pytest
 
 import warmstore as ws
 from warmstore.errors import NotTrusted
-from warmstore.features.remote_binding import push_folder
+from warmstore.features.remote_binding import pull_folder, push_folder
+from warmstore.features.remote_merging import merge_parts
 from warmstore.remote.signing import KEY, SigningKey
 from warmstore.replicate.remote_copy import Remote
 
@@ -133,6 +134,37 @@ def test_unsigned_and_signed_hosts_fill_one_cache(url: str, tmp_path: Path, monk
     for host, sign, count in (("c", True, 1), ("d", False, 2)):
         with ws.FeatureCache(tmp_path / host, "net", sign=sign) as cache:
             assert cache.pull(url).records == count
+
+
+def test_a_folder_with_pickles_is_pushed_and_pulled_signed(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ws.FeatureCache(tmp_path / "a", "net", **PICKLED) as cache:
+        put(cache, range(3))
+    with pytest.raises(NotTrusted, match="needs a key"):
+        push_folder(tmp_path / "a" / "net", Remote(url).below("net"))
+    assert not (tmp_path / "remote").exists()
+    monkeypatch.setenv(KEY, SECRET)
+    assert push_folder(tmp_path / "a" / "net", Remote(url).below("net")).chunks == 1
+    assert pull_folder(tmp_path / "b" / "net", Remote(url).below("net")).records == 3
+    for folder, options in ((tmp_path / "b", {}), (url, {"cache_dir": tmp_path / "c"})):
+        with ws.FeatureCache(folder, "net", **PICKLED, **options) as cache:
+            assert cache.get_batch(list(range(3)))[0] == [Item(number) for number in range(3)]
+
+
+def test_signed_parts_are_merged_to_a_signed_one(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, SECRET)
+    for host in range(2):
+        with ws.FeatureCache(tmp_path / str(host), "net", sign=True) as cache:
+            cache.put_batch([host], np.ones((1, 8), np.float32))
+            cache.push(url)
+    before = sorted((tmp_path / "remote").rglob("*"))
+    with pytest.raises(NotTrusted, match=r"parts of it are signed.*sign=True"):
+        merge_parts(Remote(url).below("net"))
+    assert sorted((tmp_path / "remote").rglob("*")) == before
+    assert merge_parts(Remote(url, sign=True).below("net")).samples == 2
+    with ws.FeatureCache(tmp_path / "new", "net", sign=True) as cache:
+        assert cache.pull(url).records == 2
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from warmstore.errors import (
 )
 from warmstore.features.keyed.cache_options import CacheOptions
 from warmstore.features.keyed.cache_quota import rebalance
-from warmstore.features.keyed.cache_store import UNSIGNED, check_signed, is_cache
+from warmstore.features.keyed.cache_store import UNSIGNED, check_signed, holds_pickles, is_cache
 from warmstore.features.keyed.cache_versions import difference
 from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.features.outputs.output_schema import KEY
@@ -184,12 +184,13 @@ class RemoteBinding:
 
 
 def push_folder(folder: Path, remote: Remote, *, verify: bool = False, progress: bool | None = None) -> PushResult:
-    """Push a folder that holds a record store or a version of a cache."""
+    """Push a folder that holds a record store or a version of a cache. A cache with pickles is signed."""
     files = Files()
     manifest = read_manifest(folder, files)
     with contextlib.closing(remote.open()) as objects:
         if not is_cache(manifest):
             return push_store(folder.absolute(), objects, files, verify=verify, progress=progress)
+        remote = _signed_for(remote, [manifest])
         if remote.sign:
             check_signed(manifest.metadata, folder)
         log = remote.part_log()
@@ -208,7 +209,7 @@ def push_folder(folder: Path, remote: Remote, *, verify: bool = False, progress:
 def pull_folder(
     folder: Path, remote: Remote, *, progress: bool | None = None, may_be_empty: bool = False
 ) -> PullResult:
-    """Pull a record store, or all hosts' parts of a version of a cache, into a folder."""
+    """Pull a record store, or all hosts' parts of a version of a cache, into a folder: of one with pickles signed parts."""
     files = Files()
     with contextlib.closing(remote.open()) as objects:
         if not has_parts(objects):
@@ -217,7 +218,16 @@ def pull_folder(
             pulled_rows = pull_store(folder, objects, files, progress=progress)
             register(STORE, folder)
             return pulled_rows
-        return pull_parts(folder, remote.part_log().read(objects).parts, objects, remote, progress=progress)
+        parts = remote.part_log().read(objects).parts
+        signed = _signed_for(remote, [part.manifest for part in parts])
+        if signed != remote:
+            parts = signed.part_log().read(objects).parts
+        return pull_parts(folder, parts, objects, signed, progress=progress)
+
+
+def _signed_for(remote: Remote, manifests: list[Manifest]) -> Remote:
+    """The remote, with signatures if a cache there has pickles: without them nobody could read its samples."""
+    return replace(remote, sign=remote.sign or any(map(holds_pickles, filter(is_cache, manifests))))
 
 
 def pull_parts(

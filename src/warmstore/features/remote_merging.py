@@ -1,12 +1,13 @@
 """Merging the parts of a cache at a remote: a thousand tasks leave a thousand parts, which become one."""
 
 import contextlib
+import errno
 import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from warmstore.errors import Damaged, NotAStore
+from warmstore.errors import Damaged, NotAStore, NotTrusted
 from warmstore.features.keyed.cache_quota import rebalance
 from warmstore.features.outputs.output_schema import KEY
 from warmstore.features.remote_binding import pull_parts, push_folder
@@ -38,13 +39,22 @@ def merge_parts(
     Raises:
         NotAStore: the remote has no cache.
         StaleCache, SchemaMismatch: its parts do not fit together.
+        NotTrusted: parts are signed and `remote` is not, or no key can sign.
         Damaged, RemoteUnavailable, RemoteRefused: the remote is as it was, or has the merged part besides.
     """
     with contextlib.closing(remote.open()) as objects:
         log = remote.part_log()
-        merged = [part for part in log.read(objects).parts if part.chunks]
+        found = log.read(objects)
+        merged = [part for part in found.parts if part.chunks]
         if not merged:
             raise NotAStore(f"{remote.shown} has no cache; the URL is FOLDER/ID, with the id of the cache")
+        signed = {segment.name.hash for segment in found.state.segments if segment.name.signature is not None}
+        if not remote.sign and not all(map(signed.isdisjoint, (part.segments for part in merged))):
+            raise NotTrusted(
+                errno.EPERM,
+                "parts of it are signed, and hosts that use signed ones alone would lose them: pass sign=True",
+                remote.shown,
+            )
         with tempfile.TemporaryDirectory(prefix="warmstore-merge-", dir=work_dir) as folder:
             path = Path(folder) / "merged"
             damaged = pull_parts(path, merged, objects, remote, progress=progress).damaged

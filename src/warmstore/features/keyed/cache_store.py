@@ -26,6 +26,12 @@ def is_cache(store: LocalStore | Manifest) -> bool:
     return isinstance(structure, dict) and "node" in structure and are_fields_of_cache(store.fields)
 
 
+def holds_pickles(manifest: Manifest) -> bool:
+    """Whether outputs in a cache are pickled, and so are read with `allow_pickle` and from signed parts alone."""
+    schema = OutputSchema.of_store(manifest.metadata["structure"], manifest.fields)
+    return any(node == "pickled" for node, _ in schema.nodes.values())
+
+
 def check_signed(metadata: Mapping[str, Any], path: Path) -> None:
     """Raise NotTrusted if a cache in a folder has samples that nobody signed, by the metadata of its store."""
     if metadata.get(UNSIGNED):
