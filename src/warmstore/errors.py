@@ -6,7 +6,7 @@ command line and logs.
 WarmstoreError
 ├── UsageError                                the call is wrong: change the program
 │   ├── BadIds            (ValueError)        ids missing, too few, too many, or None
-│   ├── BadIdType         (TypeError)         ids that are neither str nor int
+│   ├── BadIdType         (TypeError)         ids of a type that is not stable, such as float
 │   ├── PositionError     (IndexError)        a position outside [0, N)
 │   ├── BadRank           (ValueError)        a rank outside its world
 │   ├── BadBudget         (ValueError)        memory or disk below zero, or more than there is
@@ -39,7 +39,7 @@ WarmstoreError
 │   ├── ReadOnly          (PermissionError)   a write to something opened or mounted read-only
 │   ├── TooLarge          (ValueError)        an artifact that exceeds the size limit of its store
 │   ├── CompilationFailed (RuntimeError)      no cached artifact, and no folder with room to compile
-│   ├── StoreExists       (FileExistsError)   create() on a folder that is not empty
+│   ├── StoreExists       (FileExistsError)   a folder that is not empty, or holds something else than expected
 │   └── TargetExists      (FileExistsError)   export() to an existing file or folder
 ├── ArtifactError                             something compiled must not be used: compile, or request another artifact
 │   ├── BadArtifact       (ValueError)        invalid bytes, or an object that cannot be serialised
@@ -67,7 +67,7 @@ class BadIds(UsageError, ValueError):
 
 
 class BadIdType(UsageError, TypeError):
-    """Ids are neither str nor int."""
+    """An id is no str, int, bytes, path, UUID or tuple of these."""
 
 
 class PositionError(UsageError, IndexError):
@@ -207,7 +207,7 @@ class CompilationFailed(StorageError, RuntimeError):
 
 
 class StoreExists(StorageError, FileExistsError):
-    """The folder of a new store is not empty."""
+    """The folder of a new store is not empty, or a folder or remote holds data of another kind."""
 
 
 class TargetExists(StorageError, FileExistsError):

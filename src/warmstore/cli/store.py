@@ -61,7 +61,9 @@ def export(
         str | None, typer.Option(metavar="FORMAT", help="npy, arrow or parquet.", show_default="by the target's name")
     ] = None,
     field: Fields = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the target.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file, or a folder of .npy files alone.")
+    ] = False,
     progress: Progress = None,
     as_json: Json = False,
 ) -> None:

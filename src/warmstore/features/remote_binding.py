@@ -209,7 +209,7 @@ def push_folder(folder: Path, remote: Remote, *, verify: bool = False, progress:
 def pull_folder(
     folder: Path, remote: Remote, *, progress: bool | None = None, may_be_empty: bool = False
 ) -> PullResult:
-    """Pull a record store, or all hosts' parts of a version of a cache, into a folder: of one with pickles signed parts."""
+    """Pull a record store, or all hosts' parts of a version of a cache, into a folder; if it has pickles the signed."""
     files = Files()
     with contextlib.closing(remote.open()) as objects:
         if not has_parts(objects):
