@@ -104,6 +104,7 @@ class TestRefused:
         ws.RecordStore.create(tmp_path / "plain", {"x": ws.Array("int64")}).close()
         self.check(tmp_path, tmp_path / "plain", ws.StoreExists, "no feature cache")
         self.check(tmp_path, tmp_path / "nothing", ws.NotAStore, "nothing")
+        self.check(tmp_path, tmp_path, ws.NotAStore, "such as FOLDER/ID")  # the folder of caches
         self.check(tmp_path, make("b", range(3)), ws.ReadOnly, "read", read_only=True)
 
 

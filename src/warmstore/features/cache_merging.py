@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from warmstore.errors import ReadOnly, SchemaMismatch, StaleCache
+from warmstore.errors import NotAStore, ReadOnly, SchemaMismatch, StaleCache
 from warmstore.features.keyed.cache_reader import CacheReader, select
 from warmstore.features.keyed.cache_store import UNSIGNED, check_signed, is_settled, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, have_same_rules
@@ -15,7 +15,7 @@ from warmstore.features.open_cache import OpenCache
 from warmstore.features.outputs.leaves import Leaf
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.features.outputs.output_structure import check_spec
-from warmstore.records.format.manifest import read_manifest
+from warmstore.records.format.manifest import holds_store, read_manifest
 from warmstore.records.keyed_store import IndexedStore, read_keys
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.progress import progress_bar
@@ -43,6 +43,8 @@ def merge_caches(cache: OpenCache, other: OpenCache | str | os.PathLike[str], pr
         raise ReadOnly(f"the cache {cache.path} is only read by this process; open it for writing to merge into it")
     if isinstance(other, str | os.PathLike):
         path = Path(other)
+        if not holds_store(path):
+            raise NotAStore(f"{path} is no cache; name the folder of one version, such as FOLDER/ID")
     else:
         other.flush()
         path = other.path
