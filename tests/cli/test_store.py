@@ -192,3 +192,16 @@ def test_inspect_tells_live_writers_from_dead_chunks(tmp_path: Path) -> None:
     assert code == 0
     assert "missing" in said
     assert "damaged" in said
+
+
+def test_rebalance_leaves_one_record_of_each_sample_of_a_cache(tmp_path: Path) -> None:
+    with ws.FeatureCache(tmp_path, "id") as cache:
+        for value in range(2):
+            cache.put_batch([1, 2, 3], np.full((3, 2), value))
+            cache.flush()
+        del cache[2]
+    code, said, _ = run("store", "rebalance", tmp_path / "id", "--json", "--no-progress")
+    assert (code, json.loads(said)["records"]) == (0, 2)
+    with ws.FeatureCache(tmp_path, "id") as cache:
+        values, missing = cache.get_batch([1, 2, 3])
+        assert (values.tolist(), missing.tolist()) == ([[1, 1], [1, 1]], [1])

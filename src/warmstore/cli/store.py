@@ -161,11 +161,13 @@ def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")], as_
 def rebalance(
     store: Annotated[Path, typer.Argument(help="The store's folder.")], progress: Progress = None, as_json: Json = False
 ) -> None:
-    """Rewrite a store's live records densely, and free the bytes of updated and deleted ones."""
-    from warmstore.replicate.record_store import RecordStore
+    """Rewrite a store's live records densely, and free the bytes of updated and deleted ones.
 
-    with RecordStore.open(store, "a") as opened:
-        done = opened.rebalance(progress=progress)
+    Of each sample of a cache the last record stays.
+    """
+    from warmstore.features.cache_inspection import rebalance_folder
+
+    done = rebalance_folder(store, progress=progress)
     answer({"path": str(store), **asdict(done)}, f"{store}: {done}", as_json=as_json)
 
 

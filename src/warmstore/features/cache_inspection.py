@@ -1,5 +1,6 @@
 """The state of caches on the disk, read without their modules, for the command line and reports."""
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -7,14 +8,16 @@ from urllib.parse import unquote
 import numpy as np
 
 from warmstore.errors import Damaged, NotAStore
+from warmstore.features.keyed.cache_quota import rebalance
 from warmstore.features.keyed.cache_store import is_cache, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, id_name, version_paths
 from warmstore.features.keyed.usage_counters import Usage, read_usage
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.records.format.manifest import holds_store, manifest_file
-from warmstore.records.keyed_store import read_keys
+from warmstore.records.keyed_store import IndexedStore, read_keys
 from warmstore.records.maintenance.chunk_states import chunk_states
 from warmstore.records.maintenance.remove_store import remove_store
+from warmstore.records.maintenance.rewrite import Utilisation
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.disk_usage import allocated_bytes
 from warmstore.storage.files import Files
@@ -112,6 +115,16 @@ def duplicates(store: RecordStore) -> int:
         # All ints have the same high half, and hashes are uniform: sums collide as rarely as 64-bit hashes.
         folded[first:last] = keys.halves[:, 0] + keys.halves[:, 1] * np.uint64(0x9E3779B97F4A7C15)
     return len(folded) - len(np.unique(folded))
+
+
+def rebalance_folder(folder: Path, *, progress: bool | None = None) -> Utilisation:
+    """Rebalance a record store, or a version of a cache: see `RecordStore.rebalance` and `FeatureCache.rebalance`."""
+    store = RecordStore.open(folder, "a")
+    if not is_cache(store):
+        with store:
+            return store.rebalance(progress=progress)
+    with contextlib.closing(IndexedStore(store, KEY)) as keyed:
+        return rebalance(keyed, None, progress)
 
 
 def clear(path: Path, files: Files | None = None) -> None:
