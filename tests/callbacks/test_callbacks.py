@@ -96,7 +96,7 @@ class TestMeter:
             for given in (module, module.cache, [module.cache], [module, f], f, f.cache, plan, loader, [plan, f]):
                 CacheMeter(given)
             for wrong in (3, [3], "cache", pipe, unplanned):
-                with pytest.raises(TypeError):
+                with pytest.raises(TypeError, match="caches are FeatureCache objects"):
                     CacheMeter(wrong)
 
     def test_a_cache_that_was_closed_meanwhile_counts_once(self, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class CacheMeter:
 
 def _listed(caches: Any) -> Iterable[Any]:
     is_one = isinstance(caches, Closeable) or _read_of(caches) is not None
-    return [caches] if is_one else caches
+    return [caches] if is_one or not isinstance(caches, Iterable) else caches
 
 
 def _cache(given: Any) -> _Cache:
