@@ -71,8 +71,8 @@ def gc(
 ) -> None:
     """Remove what was not used for long, of all kinds: the least recently used first. Asks first.
 
-    Removes whole versions of feature caches and pipelines, single artifacts of compile caches, and copies of remotes.
-    What a process uses stays, and so do record stores. Exits with 1 if a removal failed.
+    Removes whole versions of feature caches and pipelines, results of functions, single artifacts of compile caches,
+    and copies of remotes. Caches that a process uses stay, and so do record stores. Exits with 1 if a removal failed.
     """
     from warmstore.cli.across_view import removal_as_json, show_plan
     from warmstore.inventory.removal import failure_of, plan_removals, remove

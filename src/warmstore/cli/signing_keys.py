@@ -1,4 +1,4 @@
-"""`warmstore signing-keys`: keys that sign and check compiled artifacts."""
+"""`warmstore signing-keys`: keys that sign and check compiled artifacts and feature caches."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from warmstore.cli.command_group import noun
 from warmstore.cli.options import Json
 from warmstore.cli.tables import echo, print_json
 
-app = noun("Make and show keys that sign and check compiled artifacts.")
+app = noun("Make and show keys that sign and check compiled artifacts and feature caches.")
 
 
 @app.command()
