@@ -171,9 +171,9 @@ class TorchHooks:
                 key = None
                 info = {"cache_state": "bypass", "cache_bypass_reason": why, "cache_event_time": time.time_ns()}
             else:
-                lines = [f"[{key[0]}] operators: {text}"] if text else []
-                lines += [f"[{key[0]}] vector instructions: {vectors}"] if vectors else []
-                combined = key[0][0] + hashlib.sha256("\n".join([key[0], text, vectors]).encode()).hexdigest()
+                parts = {"operators": text, "vector instructions": vectors}
+                lines = [f"[{_digest(part)}] {name}: {part}" for name, part in parts.items() if part]
+                combined = key[0][0] + _digest("\n".join([key[0], text, vectors]))
                 key = (combined, [*key[1], *lines])
         if key is None:
             self._listener.refused("inductor/fxgraph", f"Inductor does not look: {info.get('cache_bypass_reason')}")
@@ -426,3 +426,7 @@ def _folders() -> list[tuple[str, str]]:
         str(sysconfig.get_config_var("LIBDIR") or ""): "<lib>",
     }
     return sorted(((path, mark) for path, mark in found.items() if len(path) > 1), key=lambda pair: -len(pair[0]))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

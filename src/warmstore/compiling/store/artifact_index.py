@@ -71,7 +71,8 @@ def is_index(folder: Path, files: Files = PLAIN) -> bool:
     Nothing in the folder changes. Where no table can be read, the lock file says that the folder is a store's.
     """
     names: set[object] = set()
-    with suppress(sqlite3.Error), closing(files.connect(f"{uri_of(folder / _NAME)}?mode=ro&immutable=1")) as connection:
+    unreadable = sqlite3.Error, UnicodeDecodeError
+    with suppress(*unreadable), closing(files.connect(f"{uri_of(folder / _NAME)}?mode=ro&immutable=1")) as connection:
         names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     return len(_TABLES - names) <= _MOST_LOST if names else (folder / "lock").exists()
 
