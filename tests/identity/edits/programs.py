@@ -280,6 +280,27 @@ EDITS = [
                 environment={"WARMSTORE_TEST_N": "3"}, environment_new={"WARMSTORE_TEST_N": "4"}),
     ProgramEdit("whole environment", _ADD.format("dict(os.environ)['WARMSTORE_TEST_N']"),
                 environment={"WARMSTORE_TEST_N": "3"}, environment_new={"WARMSTORE_TEST_N": "4"}, refusable=True),
+    ProgramEdit("environment variable with a computed default", _ADD.format("os.getenv('WARMSTORE_TEST_N', str(5))"),
+                environment={"WARMSTORE_TEST_N": "3"}, environment_new={"WARMSTORE_TEST_N": "4"},
+                change="os.environ['WARMSTORE_TEST_N'] = '4'"),
+    *(
+        ProgramEdit(f"environment variable by {name}", _ADD.format(text), environment={"WARMSTORE_TEST_N": "3"},
+                    environment_new={"WARMSTORE_TEST_N": "4"}, refusable=True)
+        for name, text in {
+            "a joined name": "os.environ['WARMSTORE_' + str('TEST_N')]",
+            "a formatted name": "os.environ.get(f'WARMSTORE_TEST_{chr(78)}')",
+            "a name made with %": "os.getenv('WARMSTORE_%s' % str('TEST_N'))",
+            "a name made by a method": "os.getenv('{}_TEST_N'.format(str('WARMSTORE')), 5)",
+        }.items()
+    ),
+    ProgramEdit("environment variable by an import in the body",
+                "def step(x):\n    import os as system\n    return x + float(system.environ['WARMSTORE_TEST_N'])\n",
+                environment={"WARMSTORE_TEST_N": "3"}, environment_new={"WARMSTORE_TEST_N": "4"},
+                change="os.environ['WARMSTORE_TEST_N'] = '4'"),
+    ProgramEdit("environment variable by a name imported in the body",
+                "def step(x):\n    from os import getenv as ask\n    return x + float(ask('WARMSTORE_TEST_N'))\n",
+                environment={"WARMSTORE_TEST_N": "3"}, environment_new={"WARMSTORE_TEST_N": "4"}, refusable=True,
+                change="os.environ['WARMSTORE_TEST_N'] = '4'"),
     ProgramEdit("environment through a helper", "def wanted(name):\n    return os.environ[name]\n\n\n"
                 + _ADD.format("wanted('WARMSTORE_TEST_N')"), environment={"WARMSTORE_TEST_N": "3"},
                 environment_new={"WARMSTORE_TEST_N": "4"}, refusable=True),

@@ -8,6 +8,7 @@ is ("model", "width"). The empty chain is any other use of the variable, which m
 from __future__ import annotations
 
 import inspect
+import opcode
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,9 +41,10 @@ class CodeFacts:
 
     digest: 16 hex digits. constants: texts of constants other than code and None. globals, variables: chains by name;
     `variables` are parameters, other locals and closure variables. stored: attributes that are set, by variable.
-    imports: module, names and level of every import. names: every name of an attribute or global. strings: constants
+    imports: module, names and level of every import. bound: variables that imports set, with the module, the name in it
+    ("" for the module itself) and the level. names: every name of an attribute or global. strings: constants
     that are strings or bytes, also within tuples. asked: variables and chains that look up values by name
-    (`os.environ`, `import_module`), with the constant that follows, or None if none follows. loose: names of attributes
+    (`os.environ`, `import_module`), with the constant name, or None for a computed one. loose: names of attributes
     that are not read of a variable.
     sees_locals: whether the code may read local variables by computed names.
     """
@@ -53,6 +55,7 @@ class CodeFacts:
     variables: Mapping[str, frozenset[Chain]]
     stored: Mapping[str, frozenset[str]]
     imports: tuple[tuple[str, tuple[str, ...], int], ...]
+    bound: tuple[tuple[str, str, str, int], ...]
     names: frozenset[str]
     strings: tuple[str, ...]
     asked: frozenset[tuple[str, Chain, str | None]]
@@ -72,6 +75,7 @@ def facts_of(code: CodeType) -> CodeFacts:
         {name: frozenset(chains) for name, chains in sorted(reader.variables.items())},
         {name: frozenset(names) for name, names in reader.stored.items()},
         tuple(dict.fromkeys(reader.imports)),
+        tuple(dict.fromkeys(reader.bound)),
         frozenset(reader.names),
         tuple(dict.fromkeys(reader.strings)),
         frozenset(reader.asked),
@@ -96,6 +100,7 @@ class _Reader:
         self.variables: dict[str, set[Chain]] = {}
         self.stored: dict[str, set[str]] = {}
         self.imports: list[tuple[str, tuple[str, ...], int]] = []
+        self.bound: list[tuple[str, str, str, int]] = []
         self.names: set[str] = set()
         self.strings: list[str] = []
         self.asked: set[tuple[str, Chain, str | None]] = set()
@@ -186,6 +191,8 @@ class _Reader:
         following = found[after] if after < len(found) else None
         if following is not None and following.name == "CONTAINS_OP" and at:
             following = found[at - 1]
+        elif not _is_looked_up(found, after):
+            following = None
         constant = following.value if following is not None and following.name == "LOAD_CONST" else None
         self.asked.add((variable, chain, constant if isinstance(constant, str) else None))
 
@@ -193,7 +200,48 @@ class _Reader:
         level = next((load.value for load in found[max(at - 2, 0) : at] if isinstance(load.value, int)), 0)
         names = found[at - 1].value if at else None
         listed = tuple(map(str, names)) if isinstance(names, tuple) else ()
-        self.imports.append((str(found[at].value), listed, level if isinstance(level, int) else 0))
+        level = level if isinstance(level, int) else 0
+        module = str(found[at].value)
+        self.imports.append((module, listed, level))
+        stored = [step for step in found[at + 1 : at + 5] if step.name.startswith("STORE_")][:1]
+        if not listed and stored:  # `import a.b` sets `a`, and `import a.b as c` sets `c` to the inner module
+            module = module if found[at + 1].name == "IMPORT_FROM" else module.partition(".")[0]
+            self.bound.append((str(stored[0].value), module, "", level))
+        for name, store in zip(found[at + 1 :: 2], found[at + 2 :: 2], strict=False):
+            if not listed or name.name != "IMPORT_FROM" or not store.name.startswith("STORE_"):
+                break
+            self.bound.append((str(store.value), module, str(name.value), level))
+
+
+_SUBSCRIPT = next((number for number, names in enumerate(opcode._nb_ops) if names[1] == "[]"), None)  # type: ignore[attr-defined]
+_EFFECTS: dict[str, tuple[int, int]] = {
+    "PUSH_NULL": (0, 0), "KW_NAMES": (0, 0), "LOAD_ATTR": (1, 1), "LOAD_METHOD": (1, 1), "BINARY_OP": (2, 1),
+    "BINARY_SUBSCR": (2, 1), "COMPARE_OP": (2, 1), "CONTAINS_OP": (2, 1), "IS_OP": (2, 1), "STORE_SUBSCR": (3, 0),
+    "DELETE_SUBSCR": (2, 0), "UNARY_NEGATIVE": (1, 1), "UNARY_NOT": (1, 1), "TO_BOOL": (1, 1), "FORMAT_SIMPLE": (1, 1),
+    "CONVERT_VALUE": (1, 1), "FORMAT_WITH_SPEC": (2, 1),
+}  # fmt: skip
+"""How many values instructions take from the stack and put there. A callable counts as one, with its self or NULL."""
+
+_COUNTED = {"CALL": 1, "CALL_KW": 2, "BUILD_STRING": 0, "BUILD_LIST": 0, "BUILD_TUPLE": 0, "BUILD_SET": 0}
+"""Instructions that take as many values as their argument says, and so many more."""
+
+
+def _is_looked_up(found: list[Instruction], at: int) -> bool:
+    """Whether the value that instruction `at` loads is itself what a subscript or call takes, and no part of a computed
+    name. No where code jumps in between."""
+    depth = 1
+    for instruction in found[at + 1 :]:
+        name, argument = instruction
+        taken, put = _EFFECTS.get(name, (0, 1) if name.startswith("LOAD_") else (-1, 0))
+        if name in _COUNTED and isinstance(argument, int):
+            taken, put = argument + _COUNTED[name], 1
+        if taken >= depth:
+            is_subscript = name.endswith("_SUBSCR") or (name == "BINARY_OP" and argument == _SUBSCRIPT)
+            return is_subscript or name in ("CALL", "CALL_KW")
+        if taken < 0:
+            return False
+        depth += put - taken
+    return False
 
 
 def _skipped(found: list[Instruction]) -> set[int]:

@@ -6,18 +6,15 @@ Each name counts as far as the code reads it. A builtin counts only if the progr
 from __future__ import annotations
 
 import builtins
-import importlib
-import os
 import sys
-from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import atom_text
 from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, place_in_module, read
-from warmstore.identity.reads.code_facts import Chain, CodeFacts
-from warmstore.identity.reads.modules import read_computed_import
+from warmstore.identity.reads.code_facts import CodeFacts
+from warmstore.identity.reads.modules import read_by_constant_name, read_computed_import
 from warmstore.identity.reads.refusals import REFUSED_BUILTINS, reflection_reason, refusal_of
 from warmstore.identity.walk import Walk
 
@@ -49,7 +46,7 @@ def read_global(walk: Walk, place: Place, function: FunctionType, name: str, fac
         walk.cannot_tell(at, reflection_reason(name))
     else:
         for chain in sorted(facts.globals[name]):
-            if not _read_by_constant_name(walk, place, value, name, chain, facts):
+            if not read_by_constant_name(walk, place, value, name, chain, facts):
                 read(walk, value, at, chain)
 
 
@@ -78,29 +75,3 @@ def _read_builtin(walk: Walk, place: Place, function: FunctionType, name: str, v
         walk.fact(at, f"builtin {value.__name__}")
     elif not callable(value) and atom_text(value) is not None and name != "__debug__":
         walk.fact(at, str(atom_text(value)))
-
-
-def _variable_text(name: str) -> str:
-    return repr(os.environ.get(name))
-
-
-def _read_by_constant_name(walk: Walk, place: Place, value: Any, name: str, chain: Chain, facts: CodeFacts) -> bool:
-    """Record the environment variables or modules that code looks up by constant names.
-
-    Returns whether the code looks up anything in the environment or the import system.
-    """
-    constants = {constant for variable, used, constant in facts.asked if variable == name and used == chain}
-    if not constants:
-        return False
-    target, rest = value, list(chain)
-    while rest and isinstance(target, ModuleType):
-        target = getattr(target, rest.pop(0), None)
-    if target is os.environ or (callable(target) and target in (os.environ, os.getenv)):
-        for constant in constants:
-            if constant is None:
-                walk.cannot_tell(place + ".<environment>", "a variable of the environment is read by a computed name")
-            else:
-                at, _ = walk.root(("environment", constant), f"environment variable {constant}")
-                walk.setting(at, partial(_variable_text, constant))
-        return True
-    return target is importlib.import_module and read_computed_import(walk, place, name, chain, facts)

@@ -7,8 +7,11 @@ version alone, except for functions that the program has put into it.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from functools import partial
 from types import FunctionType, ModuleType
+from typing import Any
 
 from warmstore.identity.named_files import content_of, stat_of
 from warmstore.identity.origin import Origin, origin_of, origin_of_function, program_root
@@ -16,6 +19,8 @@ from warmstore.identity.places import Place
 from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, is_extension, place_in_module, read
 from warmstore.identity.reads.code_facts import Chain, CodeFacts
 from warmstore.identity.walk import Walk
+
+_ENVIRONMENT = (os.environ, os.getenv, os.environb, os.getenvb)
 
 
 def read_module(walk: Walk, place: Place, module: ModuleType, origin: Origin) -> None:
@@ -58,6 +63,19 @@ def read_imports(walk: Walk, function: FunctionType, facts: CodeFacts) -> None:
                 if not hasattr(module, attribute):
                     import_module(f".{attribute}", module.__name__)
                 read(walk, module, at, (attribute,))
+    for variable, name, attribute, level in facts.bound:
+        _read_bound(walk, import_module("." * level + name, package if level else ""), variable, attribute, facts)
+
+
+def _read_bound(walk: Walk, module: ModuleType | None, variable: str, attribute: str, facts: CodeFacts) -> None:
+    """Record what the code reads of an installed module that it imports, or of a part of one, by the variable."""
+    if module is None or origin_of(module).is_program:
+        return  # it counts as a whole
+    value = getattr(module, attribute, None) if attribute else module
+    at, _ = walk.root(("module", module.__name__), f"module {module.__name__}")
+    for chain in sorted(facts.variables.get(variable, ())):
+        if (chain or attribute) and not read_by_constant_name(walk, at, value, variable, chain, facts):
+            read(walk, module, at, (attribute, *chain) if attribute else chain)
 
 
 def read_computed_import(walk: Walk, place: Place, name: str, chain: Chain, facts: CodeFacts) -> bool:
@@ -91,3 +109,27 @@ def _read_patched_names(walk: Walk, place: Place, module: ModuleType, facts: Cod
         value = vars(module).get(name)
         if isinstance(value, FunctionType) and origin_of_function(value).is_program:
             walk.whole(place + f".{name}", value)
+
+
+def _variable_text(name: str) -> str:
+    return repr(os.environ.get(name))
+
+
+def read_by_constant_name(walk: Walk, place: Place, value: Any, name: str, chain: Chain, facts: CodeFacts) -> bool:
+    """Record the environment variables or modules that code looks up by constant names.
+
+    Returns whether the code looks up anything in the environment or the import system.
+    """
+    target, rest = value, list(chain)
+    while rest and isinstance(target, ModuleType):
+        target = vars(target).get(rest.pop(0))
+    if any(target is each for each in _ENVIRONMENT):
+        constants = {constant for variable, used, constant in facts.asked if variable == name and used == chain}
+        for constant in constants or {None}:  # None: by another name, such as that of `from os import getenv as ask`
+            if constant is None:
+                walk.cannot_tell(place + ".<environment>", "a variable of the environment is read by a computed name")
+            else:
+                at, _ = walk.root(("environment", constant), f"environment variable {constant}")
+                walk.setting(at, partial(_variable_text, constant))
+        return True
+    return target is importlib.import_module and read_computed_import(walk, place, name, chain, facts)
