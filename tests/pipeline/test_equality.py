@@ -289,6 +289,18 @@ def test_few_samples_of_another_shape(tmp_path: Path) -> None:
     assert sorted(store_records(loader)) == [2, 58]
 
 
+def test_samples_whose_keys_are_equal_and_not_the_same(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(range(9)).step(keyed)
+    plan = plan_of(pipe, [(1, "disk", "raw")], [9], folder=tmp_path)
+    with pipe.loader(plan, 1, workers=0, sampler=ws.Sequential()) as loader:
+        for _ in range(2):
+            assert [repr(batch) for batch in loader] == [repr([keyed(index)]) for index in range(9)]
+
+
+def keyed(index: int) -> Any:
+    return [{True if index % 3 == 2 else 1: "a"}]
+
+
 def odd_at(index: int, odd: tuple[int, ...]) -> Any:
     return np.full((4, 3) if index in odd else (3, 4), index)
 

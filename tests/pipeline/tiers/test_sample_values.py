@@ -18,6 +18,7 @@ from warmstore.errors import UnsupportedType
 from warmstore.loading.collate import stack
 from warmstore.pipeline.tiers.flattening import flatten, to_bytes
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
+from warmstore.pipeline.tiers.sample_spec import marked_alike
 from warmstore.pipeline.tiers.sample_staging import Staging, block_of
 from warmstore.pipeline.tiers.unflattening import from_bytes, unflatten
 
@@ -196,6 +197,21 @@ def test_records_of_any_values(values: list[Any], codec: str) -> None:
     assert fitting
     block = block_of(schema, [parts[at] for at in fitting])
     assert {rows.count for rows in block.values()} == {len(fitting)}
+
+
+def test_keys_that_are_equal_are_not_the_same() -> None:
+    parts = [flatten([{key: np.arange(3)}]) for key in (1, True)]
+    schema = SampleSchema.of(parts[:1], "raw")
+    assert schema is not None
+    assert schema.fits(*parts[0])
+    assert not schema.fits(*parts[1])
+    assert SampleSchema.of(parts, "raw") is None
+    others = SampleSchema.of(parts[1:], "raw")
+    assert not schema.is_same(others)
+    assert schema.is_same(SampleSchema.from_json(schema.to_json()))
+    like = ["outside", [0], [parts[0][0]]]
+    assert marked_alike(like, *parts[0])[0] is like
+    assert marked_alike(like, *parts[1])[0] is parts[1][0]
 
 
 def test_many_texts_are_one_byte_string() -> None:

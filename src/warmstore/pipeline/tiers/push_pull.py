@@ -95,7 +95,7 @@ def _adopt(store: SampleStore, part: RemotePart, objects: Objects, progress: boo
     """Adopt the chunks of which at least half of the rows are missing."""
     pulled = [PullResult(0, 0, 0)]
     quota, schema = store.place.quota, store.schemas[part.kind]
-    if schema != part.schema:
+    if schema is None or not schema.is_same(part.schema):
         return pulled[0]
     for number, rows in part.chunks.items():
         missing = store.table.samples_of(store.place.number, part.keys[rows]) >= 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.pipeline.tiers.sample_spec import TreeSpec, dtype_of, leaves_of, nodes_of, ordered
+from warmstore.pipeline.tiers.sample_spec import TreeSpec, dtype_of, is_same, leaves_of, nodes_of, ordered
 from warmstore.pipeline.tiers.unflattening import from_bytes, undecodable, unflatten
 from warmstore.records.format.fields import (
     Array,
@@ -49,7 +49,7 @@ class SampleSchema:
     @classmethod
     def of(cls, examples: Sequence[tuple[TreeSpec, list[Any]]], codec: str) -> "SampleSchema | None":
         """The schema of samples like the examples; None if their structures differ, or have many texts."""
-        if not examples or any(structure != examples[0][0] for structure, _ in examples):
+        if not examples or not all(is_same(structure, examples[0][0]) for structure, _ in examples):
             return None
         nodes = leaves_of(examples[0][0])
         if not nodes or sum(dtype_of(node) is None for node in nodes) > _MOST_TEXTS:
@@ -89,11 +89,17 @@ class SampleSchema:
         """Why this process cannot restore the samples; "" if it can, or if their structures differ."""
         return "" if self.structure is None else undecodable(self.structure)
 
+    def is_same(self, other: "SampleSchema | None") -> bool:
+        """Whether records of another schema are those of this one."""
+        if other is None or self.structure is None or other.structure is None:
+            return self == other
+        return self.fields == other.fields and is_same(self.structure, other.structure)
+
     def fits(self, structure: TreeSpec, leaves: Sequence[Any]) -> bool:
         """Whether a flattened value can be a record of these fields."""
         if self.structure is None:
             return True
-        return structure == self.structure and all(
+        return is_same(structure, self.structure) and all(
             not isinstance(field, Array) or leaf.shape == field.shape
             for field, leaf in zip(self.fields, leaves, strict=True)
         )

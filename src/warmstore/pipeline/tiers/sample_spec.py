@@ -28,6 +28,11 @@ MARKED, NOT_MARKED = np.array(True), np.array(False)
 """The first leaf of a spec with marks."""
 
 
+def is_same(one: TreeSpec, other: TreeSpec) -> bool:
+    """Whether two specs are the same; to `==`, the keys 1 and True are one."""
+    return one == other and repr(one) == repr(other)
+
+
 def unmarked(spec: TreeSpec, leaves: list[Any]) -> Taken:
     """A flattened value without its marks."""
     return (spec[-1][0], leaves[1:]) if spec[0] == "outside" else (spec, leaves)
@@ -35,7 +40,7 @@ def unmarked(spec: TreeSpec, leaves: list[Any]) -> Taken:
 
 def marked_alike(like: TreeSpec, spec: TreeSpec, leaves: list[Any]) -> Taken:
     """A flattened value in the marked spec `like`, if the specs differ in marks only; else as it is."""
-    if like[0] == "outside" and spec == like[-1][0]:
+    if like[0] == "outside" and is_same(spec, like[-1][0]):
         return like, [NOT_MARKED, *leaves]
     return spec, leaves
 

@@ -219,7 +219,7 @@ def _read(chain: Chain, index: int, raws: list[Any]) -> bool:
 def _bits(taken: Taken) -> Any:
     """A value that is equal if two samples are equal bit for bit, marks aside."""
     structure, leaves = unmarked(*taken)
-    return structure, [
+    return repr(structure), [
         (leaf.shape, xxhash.xxh3_128_digest(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data))
         if isinstance(leaf, np.ndarray)
         else leaf
