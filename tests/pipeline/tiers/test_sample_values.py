@@ -47,6 +47,10 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other or one != one)
 
 
+class Metres(np.float64):
+    """A number with a unit."""
+
+
 @dataclasses.dataclass
 class Named(list[int]):
     name: str
@@ -125,6 +129,8 @@ def test_special_values(value: Any) -> None:
         np.array(["a"], np.dtypes.StringDType()),
         np.empty(2, "V0"),
         np.zeros(2, np.dtype("U3", metadata={"a": 1})),
+        np.zeros(2, np.dtype("i4", metadata={"a": 1})),
+        Metres(1.5),
         torch.ones(2, requires_grad=True),
         torch.ones(2).to_sparse(),
         torch.nn.Parameter(torch.ones(1)),
@@ -175,7 +181,7 @@ def with_attribute(value: Any) -> Any:
 
 @pytest.mark.parametrize(
     "value",
-    [with_attribute(Open(1, 2)), Mixed(1), Output(1), with_attribute(torch.ones(1))],
+    [with_attribute(Open(1, 2)), Mixed(1), Output(1), with_attribute(torch.ones(1)), with_attribute(OrderedDict(a=1))],
 )
 def test_values_with_other_state_than_their_parts_are_refused(value: Any) -> None:
     with pytest.raises(UnsupportedType):

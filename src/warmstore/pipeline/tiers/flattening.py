@@ -35,7 +35,8 @@ _TEXTS = {bytes: "bytes", bytearray: "bytearray", memoryview: "memoryview", str:
 _PACKED = (np.str_, np.bytes_, np.void)
 _BYTES = ("B", "b", "c")  # formats of memoryviews
 _KEYS = (str, int, bool, type(None))
-_NOT_ENCODED = frozenset({np.ndarray, list, dict, tuple, OrderedDict, bytearray, memoryview})
+_CONTAINERS = frozenset({list, tuple, dict, OrderedDict})
+_NOT_ENCODED = frozenset({np.ndarray, bytearray, memoryview, *_CONTAINERS})
 
 
 def flatten(value: Any, *, copy: bool = True, outside: Sequence[Any] = ()) -> Taken:
@@ -100,7 +101,7 @@ def _flatten(value: Any, path: str, flat: _Flat) -> TreeSpec:
         return ["integer", str(value)]
     if value is None:
         return ["none"]
-    if isinstance(value, np.generic) and not isinstance(value, np.character):
+    if isinstance(value, np.generic) and kind is value.dtype.type and not isinstance(value, np.character):
         flat.leaves.append(np.array(value, _checked_dtype(np.asarray(value).dtype, path)))
         return ["scalar", dtype_name(value.dtype)]
     if kind is memoryview:
@@ -184,7 +185,13 @@ def _encode(value: Any, path: str, flat: _Flat, encoder: Encoder) -> TreeSpec:
 
 
 def _flatten_container(value: Any, path: str, flat: _Flat) -> TreeSpec:
-    kind, container = type(value), opened(value)
+    kind = type(value)
+    if kind not in _CONTAINERS and not _is_found_again(value):
+        raise UnsupportedType(
+            f"{_at(path)} is a {'.'.join(type_name(kind))}; arrays, tensors, bytes, str, numbers, None, PIL images, "
+            "Arrow data, and dicts, lists, tuples, namedtuples and dataclasses of these, defined at the top of a "
+            f"module, can be kept. Return one of them, or register an encoder: {_remedy(kind)}"
+        )
     if kind is list:
         dtype = _dtype_of_list(value)
         if dtype is not None:
@@ -196,14 +203,12 @@ def _flatten_container(value: Any, path: str, flat: _Flat) -> TreeSpec:
                 raise UnsupportedType(
                     f"{_at(path)} has the key {key!r:.80}; keys must be Unicode text, int, bool or None"
                 )
-    elif kind is not tuple and not _is_found_again(value):
-        container = None
-    if container is None:
-        raise UnsupportedType(
-            f"{_at(path)} is a {'.'.join(type_name(kind))}; arrays, tensors, bytes, str, numbers, None, PIL images, "
-            "Arrow data, and dicts, lists, tuples, namedtuples and dataclasses of these, defined at the top of a "
-            f"module, can be kept. Return one of them, or register an encoder: {_remedy(kind)}"
-        )
+        if kind is OrderedDict and vars(value):
+            raise UnsupportedType(
+                f"{_at(path)} is an OrderedDict with the attributes {sorted(vars(value))}, which are not kept"
+            )
+    container = opened(value)
+    assert container is not None
     children = [_flatten(child, under(path, key), flat) for key, child in container.items()]
     if container.kind == "dict":
         return ["dict", kind is OrderedDict, container.keys, children]
@@ -300,6 +305,8 @@ def _bytes_of(leaf: Any) -> Any:
 def _checked_dtype(dtype: np.dtype[Any], path: str) -> np.dtype[Any]:
     if not dtype.isnative:
         raise UnsupportedType(f"{_at(path)} is an array of {dtype.str}; only native byte order can be kept")
+    if dtype.metadata is not None:
+        raise UnsupportedType(f"{_at(path)} is an array of {dtype} with metadata, which are not kept")
     try:
         return numpy_dtype(dtype_name(dtype))
     except UnsupportedType:
