@@ -1,6 +1,7 @@
 """What is kept of a sample comes back as it was: type, dtype, shape, bits, and the order in memory."""
 
 import dataclasses
+import sys
 from collections import OrderedDict, namedtuple
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,14 @@ def same(one: Any, other: Any) -> bool:
 
 class Metres(np.float64):
     """A number with a unit."""
+
+
+@dataclasses.dataclass
+class Late:
+    """A dataclass with a field that is given later."""
+
+    x: int
+    y: int = dataclasses.field(init=False)
 
 
 @dataclasses.dataclass
@@ -105,6 +114,7 @@ def test_any_value(value: Any) -> None:
         torch.ones(2, dtype=torch.bfloat16),
         OrderedDict(a=1, b=[True, False]),
         2**80,
+        -(2**80),
         np.array([["a", "bcd"], ["\ud800", "😀"], ["\0a\0", ""]]).T,
         np.array([b"a\0b\0", b""]),
         np.array([b"ab", b"c"], "V2"),
@@ -134,6 +144,7 @@ def test_special_values(value: Any) -> None:
         torch.ones(2, requires_grad=True),
         torch.ones(2).to_sparse(),
         torch.nn.Parameter(torch.ones(1)),
+        Late(1),
         np.ma.masked_array([1], [True]),
         {"\ud83d\ude00": 1},
         {"a": [{"b": print}]},
@@ -218,6 +229,25 @@ def test_keys_that_are_equal_are_not_the_same() -> None:
     like = ["outside", [0], [parts[0][0]]]
     assert marked_alike(like, *parts[0])[0] is like
     assert marked_alike(like, *parts[1])[0] is parts[1][0]
+
+
+def test_a_value_that_is_nested_too_deep_is_refused() -> None:
+    value: Any = 1
+    for _ in range(sys.getrecursionlimit()):
+        value = [value, "a"]
+    with pytest.raises(UnsupportedType, match="nested too deep"):
+        flatten(value)
+
+
+def test_an_integer_of_more_digits_than_python_writes() -> None:
+    for value in (1 << 50_000, -(1 << 50_000)):
+        assert from_bytes(to_bytes(*flatten(value))) == value
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_refused() -> None:
+    with pytest.raises(UnsupportedType, match="nested"):
+        flatten(torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]))
 
 
 def test_many_texts_are_one_byte_string() -> None:

@@ -34,6 +34,7 @@ from warmstore.tree.type_names import find_type, type_name
 _TEXTS = {bytes: "bytes", bytearray: "bytearray", memoryview: "memoryview", str: "str"}
 _PACKED = (np.str_, np.bytes_, np.void)
 _BYTES = ("B", "b", "c")  # formats of memoryviews
+_DECIMAL = 2000  # bits of integers that are written in decimal digits, of which Python takes 640 at least
 _KEYS = (str, int, bool, type(None))
 _CONTAINERS = frozenset({list, tuple, dict, OrderedDict})
 _NOT_ENCODED = frozenset({np.ndarray, bytearray, memoryview, *_CONTAINERS})
@@ -50,7 +51,10 @@ def flatten(value: Any, *, copy: bool = True, outside: Sequence[Any] = ()) -> Ta
         UnsupportedType: a part cannot be restored exactly; the message names its path.
     """
     flat = _Flat()
-    spec = _flatten(value, "", flat)
+    try:
+        spec = _flatten(value, "", flat)
+    except RecursionError:
+        raise UnsupportedType("the value is nested too deep; return a flat one") from None
     for part in flat.encoded:
         flat.arrays += part.hidden_memory(flat.numbers, len(flat.leaves))
     leaves = share(flat.arrays, flat.leaves)
@@ -98,7 +102,7 @@ def _flatten(value: Any, path: str, flat: _Flat) -> TreeSpec:
         flat.leaves.append(np.array(value, NUMBERS[kind]))
         return ["number", NUMBERS[kind]]
     if kind is int:
-        return ["integer", str(value)]
+        return ["integer", str(value) if value.bit_length() <= _DECIMAL else hex(value)]
     if value is None:
         return ["none"]
     if isinstance(value, np.generic) and kind is value.dtype.type and not isinstance(value, np.character):
@@ -277,8 +281,9 @@ def _flatten_tensor(tensor: Any, path: str, flat: _Flat) -> TreeSpec:
         raise UnsupportedType(f"{_at(path)} is a tensor with the attributes {sorted(vars(tensor))}, which are not kept")
     if tensor.is_conj() or tensor.is_neg():
         raise UnsupportedType(f"{_at(path)} is a lazily conjugated or negated tensor; return tensor.resolve_conj()")
-    if tensor.is_quantized or tensor.layout != torch.strided:
-        raise UnsupportedType(f"{_at(path)} is a {tensor.layout} {tensor.dtype} tensor; only dense ones can be kept")
+    if tensor.is_quantized or tensor.is_nested or tensor.layout != torch.strided:
+        form = "nested" if tensor.is_nested else tensor.layout
+        raise UnsupportedType(f"{_at(path)} is a {form} {tensor.dtype} tensor; only dense ones can be kept")
     node = _flatten_array("tensor", to_numpy(tensor), path, flat)
     node[4] = INFERENCE if tensor.is_inference() else node[4]
     return node

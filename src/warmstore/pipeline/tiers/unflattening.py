@@ -135,7 +135,7 @@ class Unflattener:
         if kind == "none":
             return None
         if kind == "integer":
-            return int(rest[0])
+            return int(rest[0], 0)
         if kind == "same":
             return self.parts[rest[0]]
         if kind == "tuple":
