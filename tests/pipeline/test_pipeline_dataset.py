@@ -12,7 +12,7 @@ import torch
 from tests.pipeline.functions import make, shake
 from tests.pipeline.making import plan_of, same
 from tests.slow import thinned
-from torch.utils.data import DataLoader, DistributedSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, DistributedSampler, Subset, SubsetRandomSampler, WeightedRandomSampler
 
 import warmstore as ws
 from warmstore.pipeline.sample_generators import sample_generator
@@ -44,6 +44,25 @@ def test_samples_are_those_of_the_uncached_pipeline(pipe: ws.Pipeline, tmp_path:
                 assert same(data[index], wanted(pipe, index % COUNT, epoch, seed=7))
         with pytest.raises(IndexError):
             data[COUNT]
+
+
+def test_indices_from_the_end_of_a_subset(pipe: ws.Pipeline, tmp_path: Path) -> None:
+    for plan in (None, plan_of(pipe, [(1, "disk", "raw")], [COUNT], folder=tmp_path)):
+        with pipe.dataset(plan) as data:
+            for index, row in zip((-1, 3, -COUNT), Subset(data, [-1, 3, -COUNT]).__getitems__([0, 1, 2]), strict=True):
+                assert same(row, wanted(pipe, index % COUNT, 0))
+            for outside in (COUNT, -COUNT - 1):
+                with pytest.raises(IndexError, match="there are 40 samples"):
+                    data.__getitems__([0, outside])
+            with pytest.raises(TypeError, match="an index is one integer"):
+                data.__getitems__([1.5])
+
+
+def test_the_last_epoch_there_is(pipe: ws.Pipeline) -> None:
+    with pipe.dataset() as data:
+        data.set_epoch(2**64 - 2)
+        assert data.epoch == 2**64 - 2
+        assert same(data[3], wanted(pipe, 3, 2**64 - 2))
 
 
 @pytest.mark.parametrize(

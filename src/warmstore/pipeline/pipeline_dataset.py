@@ -64,7 +64,7 @@ class PipelineDataset(Closeable):
     @property
     def epoch(self) -> int:
         """The epoch that random steps are seeded with."""
-        return int(self._shared[0])
+        return int(self._shared[:1].view(np.uint64)[0])
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch: random steps give other results in each. Worker processes learn of it at once.
@@ -75,7 +75,8 @@ class PipelineDataset(Closeable):
         Raises:
             ValueError: `epoch` is not an integer from 0 to 2**64 - 2.
         """
-        self._shared[:4] = integer("epoch", epoch, 0, MOST_EPOCH), 0, 1, 0
+        state = [integer("epoch", epoch, 0, MOST_EPOCH), 0, 1, 0]
+        self._shared[:4] = np.array(state, np.uint64).view(np.int64)
 
     def __getitem__(self, index: int) -> Any:
         """One sample as of the epoch; a negative index counts from the end.
@@ -91,8 +92,12 @@ class PipelineDataset(Closeable):
         """Many samples as of the epoch, or as of that of the indices if a sampler of warmstore made them.
 
         `warmstore.collate` makes a batch of the result at no cost, any other collate function at some.
+
+        Raises:
+            IndexError: an index is outside the data set.
+            Exception: any error of the source or of a step.
         """
-        at: Int64 = np.asarray(indices, np.int64)
+        at: Int64 = np.array([position(index, len(self)) for index in indices], np.int64)
         epoch = getattr(indices, "epoch", None)
         if epoch is None:
             epoch, began = self.epoch, self._count(len(at))
