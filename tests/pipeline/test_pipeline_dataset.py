@@ -65,6 +65,21 @@ def test_the_last_epoch_there_is(pipe: ws.Pipeline) -> None:
         assert same(data[3], wanted(pipe, 3, 2**64 - 2))
 
 
+def test_a_step_that_raises_an_index_error_does_not_end_a_loop_over_samples() -> None:
+    pipe = ws.Pipeline(range(8)).step(first_box)
+    for samples in (pipe, pipe.dataset()):
+        loop = iter(samples)
+        assert [next(loop) for _ in range(5)] == [0, 1, 2, 3, 4]
+        with pytest.raises(IndexError, match="list index out of range"):
+            next(loop)
+        assert list(itertools.islice(iter(samples), 2)) == [0, 1]
+    assert list(ws.Pipeline([3, 4])) == [3, 4]
+
+
+def first_box(index: int) -> Any:
+    return ([index] if index != 5 else [])[0]
+
+
 @pytest.mark.parametrize(
     ("workers", "persistent", "method"),
     thinned(

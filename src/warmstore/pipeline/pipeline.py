@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -221,6 +221,10 @@ class Pipeline(Closeable):
         identities = self.identities
         with native_threads(self._chain.settings.threads), identities.calling(), identities.states.making([at]):
             return self.run(self.source[at], at)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Every sample as `pipe[index]`. Without this method an IndexError of a step would end a `for` silently."""
+        return (self[index] for index in range(len(self)))
 
     def run(self, value: Any, index: int, **options: Any) -> Any:
         """Run some steps on a value; see `Chain.run`. The error of a step that skips samples is raised."""

@@ -6,6 +6,7 @@ The data set and its copies in worker processes share the number of the epoch, w
 import importlib.util
 import time
 import warnings
+from collections.abc import Iterator
 from multiprocessing.context import get_spawning_popen
 from typing import Any, final
 
@@ -87,6 +88,10 @@ class PipelineDataset(Closeable):
         """
         at = position(index, len(self))
         return self.__getitems__([at])[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Every sample as `data[index]`. Without this method an IndexError of a step would end a `for` silently."""
+        return (self[index] for index in range(len(self)))
 
     def __getitems__(self, indices: Any) -> SampleBatch:
         """Many samples as of the epoch, or as of that of the indices if a sampler of warmstore made them.
