@@ -312,3 +312,32 @@ def test_what_a_step_hands_on_of_the_source_is_not_the_sources_own() -> None:
             for value in batch:
                 value += 1
     assert all((value == 1).all() for value in kept)
+
+
+class OneBuffer:
+    """A source that fills one buffer anew for each sample."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.buffer = count, np.zeros(3)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        self.buffer[:] = index
+        return self.buffer
+
+
+@pytest.mark.parametrize("way", ["uncached", "cached", "filled", "filtered"])
+def test_a_source_that_fills_one_buffer_anew(tmp_path: Path, way: str) -> None:
+    pipe = ws.Pipeline(OneBuffer(12), version="1")
+    if way == "filtered":
+        pipe = pipe.filter(lambda value: value[0] % 2 == 0)
+    pipe = pipe.step(change, by=1)
+    wanted = [[4.0 * index + 1] * 3 for index in range(0, 12, 2 if way == "filtered" else 1)]
+    plan = None if way == "uncached" else plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path)
+    if plan is not None and way == "filled":
+        pipe.fill(plan, workers=0)
+    with pipe.loader(plan, 4, workers=0, sampler=ws.Sequential()) as loader:
+        for _ in range(2):
+            assert np.concatenate(list(loader)).tolist() == wanted

@@ -67,6 +67,12 @@ class Chain:
         chain.identities = self.identities.before(count, last)
         return chain
 
+    @property
+    def reads_many(self) -> bool:
+        """Whether the source reads many samples at once. Others may give one buffer, filled anew for each sample."""
+        source = self.source.of if isinstance(self.source, SelectedSamples) else self.source
+        return hasattr(source, "__getitems__")
+
     def raw_values(self, positions: list[int]) -> list[Any]:
         """The raw values at some positions.
 
@@ -74,7 +80,7 @@ class Chain:
             BadSource: `__getitems__` does not return a list with one sample per position.
         """
         get_many = getattr(self.source, "__getitems__", None)
-        if get_many is None:
+        if get_many is None or not positions:
             return [self.source[index] for index in positions]
         found = get_many(positions)
         if isinstance(found, Mapping) or len(found) != len(positions):

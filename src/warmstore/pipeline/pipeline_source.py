@@ -245,9 +245,10 @@ class PipelineSource(Source):
         """Make the samples of a batch from cached values or raw ones, as they are after `last` steps."""
         self._meter.lap("batches")
         self._meter.compute(len(missing))
+        together = missing.tolist() if self._chain.reads_many else []
         raws, raw_index = (
-            self._chain.raw_values(positions[missing].tolist()),
-            {place: at for at, place in enumerate(missing.tolist())},
+            self._chain.raw_values(positions[together].tolist()),
+            {place: at for at, place in enumerate(together)},
         )
         self._meter.lap("source reads")
         beside = None if stores is None else reachable(raws)
@@ -260,6 +261,7 @@ class PipelineSource(Source):
                     value = self._go_on(epoch, index, *found.pop(at), last) if at in found else MISSING
                     if value is MISSING:
                         raw = [raws[raw_index[place]]] if place in raw_index else self._chain.raw_values([index])
+                        self._meter.lap("source reads")
                         value = self._compute(epoch, index, raw, beside, last)
                 except SampleSkipped as error:
                     _note(errors, place, error)
@@ -320,15 +322,16 @@ class PipelineSource(Source):
         identities = self._chain.identities
         with native_threads(self._chain.settings.threads), identities.calling(), identities.states.making(indices):
             self.cached.see_changes()
-            raws = self._chain.raw_values(indices.tolist())
-            beside = reachable(raws)
+            raws = self._chain.raw_values(indices.tolist()) if self._chain.reads_many else None
+            beside = None if raws is None else reachable(raws)
             for at, index in enumerate(indices.tolist()):
                 store = self.cached.store_of(index) if is_current else None
                 is_stored = store is not None and store.wants(index)
                 if stored_only and not is_stored:
                     continue
                 large = LargeParts() if store is None else self._large_parts_of(store)
-                trial = Trial(self._chain, index, [raws[at]], large, beside, traceless=True)
+                raw = self._chain.raw_values([index]) if raws is None else [raws[at]]
+                trial = Trial(self._chain, index, raw, large, beside, traceless=True)
                 try:
                     if store is not None and is_stored:
                         self._keep(trial, index, store, lambda value: value)
