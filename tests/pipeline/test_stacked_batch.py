@@ -1,13 +1,17 @@
 """A batch stacked on the way equals one stacked at the end, whatever the samples, or says that it cannot be."""
 
+import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.pipeline.making import plan_of
 
 import warmstore as ws
 from warmstore.loading.collate import stack
-from warmstore.pipeline.stacked_batch import StackedBatch, Uneven, merged
+from warmstore.pipeline.stacked_batch import Reused, StackedBatch, Uneven, merged
 
 rng = np.random.default_rng(0)
 
@@ -72,6 +76,47 @@ def test_shapes_that_vary_once_in_a_while() -> None:
 
 def batch_of(rows: list[int]) -> Any:
     return {"x": np.array(rows, np.float32)[:, None], "of": (np.array(rows), [str(row) for row in rows])}
+
+
+BUFFER, WORDS = np.zeros(8), ["a"]
+
+
+def into_buffer(index: int) -> Any:
+    BUFFER[: index + 1] = index
+    return BUFFER[: index + 1]
+
+
+def into_list(index: int) -> Any:
+    WORDS[:] = ["a"] * index
+    return {"words": WORDS, "index": index}
+
+
+def into_tensor(index: int) -> Any:
+    BUFFER[: index + 1] = index
+    return (torch.from_numpy(BUFFER)[: index + 1], "of varying length")
+
+
+@pytest.mark.parametrize("function", [into_buffer, into_list, into_tensor])
+def test_a_step_that_fills_one_buffer_anew(tmp_path: Path, function: Any) -> None:
+    pipe = ws.Pipeline(range(6)).step(function, version="1", ignore=["BUFFER", "WORDS"])
+    wanted = [repr(stack([copy.deepcopy(function(index)) for index in part])) for part in (range(4), range(4, 6))]
+    for plan in (None, plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path)):
+        with pipe.loader(plan, 4, workers=0, sampler=ws.Sequential()) as loader:
+            for _ in range(2):
+                assert [repr(batch) for batch in loader] == wanted
+
+
+def test_what_one_sample_has_twice_is_not_copied() -> None:
+    kept = np.zeros(3)
+    values = [{"x": x, "clean": x, "name": "a", "at": Path("a")} for x in (np.zeros(2), np.zeros(3), kept)]
+    batch = StackedBatch(3, alike=False, reuse="find")
+    for at, value in enumerate(values):
+        batch.put(at, value)
+    with pytest.raises(Reused):
+        batch.put(2, (kept,))
+    batch = StackedBatch(1, alike=False, reuse="copy")
+    batch.put(0, kept)
+    assert batch.row(0) is not kept
 
 
 def test_parts_are_merged_in_their_places() -> None:

@@ -23,7 +23,7 @@ from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.metering.epoch_meter import EpochMeter, MeterReading
 from warmstore.pipeline.metering.part_recorder import PartRecorder
 from warmstore.pipeline.native_threads import native_threads, native_threads_hold
-from warmstore.pipeline.stacked_batch import StackedBatch, Uneven, repeated
+from warmstore.pipeline.stacked_batch import Reused, StackedBatch, Uneven, repeated
 from warmstore.pipeline.steps import Step, singles
 from warmstore.pipeline.tiers.sample_store import MISSING, SampleStore
 from warmstore.pipeline.tiers.sample_stores import CacheLayout, SampleStores
@@ -66,6 +66,7 @@ class PipelineSource(Source):
         self._parts: PartRecorder | None = None
         self._reports: list[MeterReading] = []  # of worker processes
         self._alike = True  # all samples so far
+        self._reuses = False  # whether samples of a batch had an object or memory in common
         self._is_checked = False  # whether a batch of the batched steps equals its samples one by one
         places = () if kept is None else kept.places
         # Batched steps after all cached results run on whole batches.
@@ -130,12 +131,13 @@ class PipelineSource(Source):
             try:
                 self.cached.look_again()
                 with native_threads(self._chain.settings.threads), self._chain.identities.calling():
-                    if self._alike:
+                    while True:
                         try:
                             return self._batch(epoch, positions, errors)
                         except Uneven:
                             self._alike = False
-                    return self._batch(epoch, positions, errors)
+                        except Reused:
+                            self._reuses = True
             finally:
                 self._meter.end()
                 if self._parts is not None:
@@ -156,7 +158,7 @@ class PipelineSource(Source):
         if errors is not None:
             errors.clear()  # of an earlier attempt
         last = len(self._chain.steps) if one_by_one or not self._alike else self._first_batched
-        batch = StackedBatch(len(positions), alike=self._alike)
+        batch = StackedBatch(len(positions), alike=self._alike, reuse="copy" if self._reuses else "find")
         stores = self.cached.opened() if self.cached.is_current() else None
         missing = np.arange(len(positions)) if stores is None else np.flatnonzero(stores.rows[positions] < 0)
         if stores is not None and not len(missing):

@@ -1,20 +1,28 @@
 """A batch that is stacked sample by sample, so that memory never holds both the batch and all samples."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from warmstore.errors import BadSource
 from warmstore.loading.collate import stack
 from warmstore.loading.prefetch.shared_memory import empty
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.values.ownership import copied
 from warmstore.pipeline.batched_steps import is_as_one_by_one, row_of
+from warmstore.pipeline.trials.outside_memory import is_simple, is_strided
+from warmstore.records.format.array_interop import is_tensor
 from warmstore.tree.columns import map_columns
 
 
 class Uneven(Exception):
     """A sample differs from the first one in structure, dtype or shape: stack a list of samples instead."""
+
+
+class Reused(Exception):
+    """A sample has an object or memory of an earlier one, which may have lost its values: stack copies instead."""
 
 
 class StackedBatch:
@@ -23,21 +31,41 @@ class StackedBatch:
     Args:
         alike: expect samples of equal structure, dtypes and shapes. For another one `put` raises `Uneven`, and earlier
             samples are lost.
+        reuse: what is done about objects and memory in lists, which a step may fill anew for a later sample: nothing
+            ("keep"), raise `Reused` where that has happened ("find"), or copy every sample ("copy").
     """
 
-    def __init__(self, count: int, *, alike: bool) -> None:
+    def __init__(self, count: int, *, alike: bool, reuse: Literal["keep", "find", "copy"] = "keep") -> None:
         self._count = count
         self._columns: Any = None if alike else [None] * count
+        self._reuse = reuse
+        self._earlier: set[int] = set()  # addresses in lists, of earlier samples
+        self._found: set[int] = set()  # those of this sample
 
     def put(self, place: int, value: Any) -> None:
         """Store a sample at a position.
 
         Raises:
-            Uneven: see above.
+            Uneven, Reused: see above.
         """
         if self._columns is None:
             self._columns = _new_columns(value, self._count)
-        _put(self._columns, place, value)
+        _put(self._columns, place, value, self._listed)
+        if self._found:
+            self._earlier |= self._found
+            self._found = set()
+
+    def _listed(self, value: Any) -> Any:
+        """A value for a list."""
+        if self._reuse == "keep" or is_simple(value):
+            return value
+        if self._reuse == "copy":
+            return _copied(value)
+        for part, address in _addresses(value):
+            if address in self._earlier and _copied(part) is not part:
+                raise Reused
+            self._found.add(address)
+        return value
 
     def is_as_one_by_one(self, stacked: Any) -> bool:
         """Whether each sample, stacked alone, gives its row of the batch `stacked`; see `is_as_one_by_one`."""
@@ -119,9 +147,33 @@ def _new_columns(value: Any, count: int) -> Any:
     return empty((count, *value.shape), value.dtype) if _is_plain(value) else [None] * count
 
 
-def _put(columns: Any, place: int, value: Any) -> None:
+def _addresses(value: Any) -> Iterator[tuple[Any, int]]:
+    """The mutable parts of a value, through dicts and tuples, with their addresses: of a view, that of its memory."""
+    if is_simple(value):
+        return
+    if isinstance(value, dict | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _addresses(part)
+    if isinstance(value, np.ndarray) and not value.flags.owndata:
+        if value.size:
+            yield value, int(value.__array_interface__["data"][0])
+    elif is_tensor(value):
+        if is_strided(value) and value.numel():
+            yield value, int(value.data_ptr())
+    elif not isinstance(value, tuple):
+        yield value, id(value)
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copied(value)
+    except BadSource:
+        return value  # locks and sockets cannot be copied
+
+
+def _put(columns: Any, place: int, value: Any, listed: Callable[[Any], Any]) -> None:
     if isinstance(columns, list):
-        columns[place] = value
+        columns[place] = listed(value)
     elif isinstance(columns, np.ndarray):
         if not _is_plain(value) or value.dtype != columns.dtype or value.shape != columns.shape[1:]:
             raise Uneven
@@ -130,7 +182,7 @@ def _put(columns: Any, place: int, value: Any) -> None:
         if type(value) is not type(columns) or len(value) != len(columns):
             raise Uneven
         for part, child in _pairs(columns, value):
-            _put(part, place, child)
+            _put(part, place, child, listed)
 
 
 def _pairs(columns: Any, value: Any) -> Sequence[tuple[Any, Any]]:
