@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests import warm
 from tests.pipeline.functions import change, fail_at, flip, make, shake
@@ -129,6 +130,36 @@ def test_sources(tmp_path: Path) -> None:
     with both.loader(plan_of(both, [(1, "memory", "raw")], [6]), 4, workers=0, sampler=ws.Sequential()) as loader:
         for _ in range(2):
             assert [batch["y"].tolist() for batch in loader] == [[1, 2, 3, 4], [5, 6]]
+
+
+def test_frames_have_rows_and_a_series_has_positions(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"path": [str(tmp_path / name) for name in "abcd"], "label": range(4)})
+    for name in "abcd":
+        (tmp_path / name).write_text(name)
+    part = frame.iloc[[2, 0, 3]]
+    rows = [{"path": str(tmp_path / name), "label": at} for name, at in (("c", 2), ("a", 0), ("d", 3))]
+    for source in (part, pa.Table.from_pandas(part, preserve_index=False)):
+        assert list(ws.Pipeline(source)) == rows
+    assert list(ws.Pipeline(part["label"])) == [2, 0, 3]
+    assert list(ws.Pipeline(pd.Series([(1, "a"), (2, "b")], index=[1, 0]))) == [(1, "a"), (2, "b")]
+    for source, function in ((part, read_row), (part["path"], read_text)):
+        pipe = ws.Pipeline(source).step(function)
+        plan = plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path / "plan")
+        for wanted in (3, 0):
+            assert pipe.fill(plan, workers=0).computed == wanted
+        (tmp_path / "c").write_text("other")
+        with ws.Pipeline(source).step(function).loader(plan, 3, workers=0, sampler=ws.Sequential()) as loader:
+            assert list(loader) == [["other", "a", "d"]]
+        (tmp_path / "c").write_text("c")
+
+
+def read_text(path: str) -> str:
+    return Path(path).read_text()
+
+
+def read_row(row: dict[str, Any]) -> str:
+    return read_text(row["path"])
 
 
 def test_a_loader_takes_a_pipeline() -> None:

@@ -4,15 +4,34 @@ import os
 from collections.abc import Mapping
 from typing import Any, final
 
+import pyarrow as pa
+
 from warmstore.errors import BadSource, SampleSkipped, SchemaMismatch
 from warmstore.identity.samples.selected_samples import SelectedSamples
 from warmstore.loading.collate import stack
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.trainers.dataset import Dataset
+from warmstore.loading.values.value_types import is_of
 from warmstore.pipeline.batched_steps import first_difference, row_of
 from warmstore.pipeline.step_identities import Identities
 from warmstore.pipeline.steps import ChainSettings, Step, deterministic
 from warmstore.storage.cached_property import cached_property
+
+_FRAME, _SERIES = ("pandas", "DataFrame"), ("pandas", "Series")
+
+
+@final
+class SeriesRows:
+    """The values of a pandas Series by position. The Series itself has them by label."""
+
+    def __init__(self, series: Any) -> None:
+        self.series = series
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.series.iloc[index]
 
 
 @final
@@ -24,8 +43,10 @@ class Chain:
     """
 
     def __init__(self, source: Any, steps: tuple[Step, ...] = (), settings: ChainSettings | None = None) -> None:
-        if isinstance(source, Mapping | str | os.PathLike):
+        if isinstance(source, Mapping | str | os.PathLike | pa.Table | pa.RecordBatch) or is_of(source, _FRAME):
             source = Dataset(source)
+        elif is_of(source, _SERIES):
+            source = SeriesRows(source)
         if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
             kind = type(source).__name__
             raise BadSource(f"a {kind} is no source of samples: it needs __len__ and __getitem__, like a list")
