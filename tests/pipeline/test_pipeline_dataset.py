@@ -58,6 +58,19 @@ def test_indices_from_the_end_of_a_subset(pipe: ws.Pipeline, tmp_path: Path) -> 
                 data.__getitems__([1.5])
 
 
+def test_a_list_that_grows_and_shrinks_beside_a_plan(tmp_path: Path) -> None:
+    numbers = list(range(COUNT))
+    pipe = ws.Pipeline(numbers).step(make, kind="array")
+    with pipe.dataset(plan_of(pipe, [(1, "disk", "raw")], [COUNT], folder=tmp_path)) as data:
+        numbers.append(7)
+        assert len(list(data)) == len(data) == COUNT  # those of the plan
+        with pytest.raises(IndexError, match="there are 40 samples"):
+            data[COUNT]
+        del numbers[30:]
+        data.set_epoch(1)
+        assert len(list(data)) == len(data) == 30
+
+
 def test_the_last_epoch_there_is(pipe: ws.Pipeline) -> None:
     with pipe.dataset() as data:
         data.set_epoch(2**64 - 2)

@@ -74,7 +74,8 @@ class PipelineSource(Source):
         self._large_parts: dict[int, LargeParts] = {}  # by step
 
     def __len__(self) -> int:
-        return len(self._chain)
+        layout = self.cached.layout  # a list that has grown has samples without a placement
+        return len(self._chain) if layout is None else min(len(self._chain), len(layout.placement))
 
     @property
     def skipping(self) -> list[str]:
