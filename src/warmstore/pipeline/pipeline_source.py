@@ -159,7 +159,7 @@ class PipelineSource(Source):
         if errors is not None:
             errors.clear()  # of an earlier attempt
         last = len(self._chain.steps) if one_by_one or not self._alike else self._first_batched
-        batch = StackedBatch(len(positions), alike=self._alike, reuse="copy" if self._reuses else "find")
+        batch = StackedBatch(len(positions), alike=self._alike, finds_reuse=not self._reuses)
         stores = self.cached.opened() if self.cached.is_current() else None
         missing = np.arange(len(positions)) if stores is None else np.flatnonzero(stores.rows[positions] < 0)
         if stores is not None and not len(missing):
@@ -181,10 +181,7 @@ class PipelineSource(Source):
             if batch.is_as_one_by_one(made):
                 return self._run_batched(epoch, positions, kept, made, errors)
             made = self._run_rows(epoch, positions, kept, batch.row, errors)
-        try:
-            return owned(made)  # a step may return an object of the source
-        except BadSource:
-            return made  # locks and sockets cannot be copied
+        return _owned(made)  # a step may return an object of the source
 
     def _run_batched(
         self, epoch: int, positions: Int64, kept: Int64, columns: Any, errors: dict[int, Exception] | None
@@ -248,7 +245,8 @@ class PipelineSource(Source):
         """Make the samples of a batch from cached values or raw ones, as they are after `last` steps."""
         self._meter.lap("batches")
         self._meter.compute(len(missing))
-        together = missing.tolist() if self._chain.reads_many else []
+        source, many = self._chain.source, self._chain.reads_many
+        together = missing.tolist() if many else []
         raws, raw_index = (
             self._chain.raw_values(positions[together].tolist()),
             {place: at for at, place in enumerate(together)},
@@ -261,16 +259,20 @@ class PipelineSource(Source):
             for at, place in enumerate(part.tolist()):
                 index = int(positions[place])
                 try:
-                    value = self._go_on(epoch, index, *found.pop(at), last) if at in found else MISSING
-                    if value is MISSING:
-                        raw = [raws[raw_index[place]]] if place in raw_index else self._chain.raw_values([index])
+                    made = [self._go_on(epoch, index, *found.pop(at), last) if at in found else MISSING]
+                    if made[0] is MISSING:
+                        if place in raw_index:
+                            raw = [raws[raw_index[place]]]
+                        else:
+                            raw = self._chain.raw_values([index]) if many else [source[index]]
                         self._meter.lap("source reads")
-                        value = self._compute(epoch, index, raw, beside, last)
+                        made = [self._compute(epoch, index, raw, beside, last)]
+                        del raw  # it may refer to the sample
                 except SampleSkipped as error:
                     _note(errors, place, error)
                 else:
                     self._meter.lap("steps")
-                    batch.put(place, value)
+                    batch.put(place, (_owned(made) if self._reuses else made)[0])
 
     def processes(self, most: int) -> int:
         few = self.filled_workers
@@ -413,6 +415,14 @@ class PipelineSource(Source):
             if other is not None:
                 store.replace(index, *other)
         return value
+
+
+def _owned(batch: Any) -> Any:
+    """A batch, or a list of one value, with copies of what others refer to, as far as it can be copied."""
+    try:
+        return owned(batch)
+    except BadSource:
+        return batch  # locks and sockets cannot be copied
 
 
 def _note(errors: dict[int, Exception] | None, place: int, error: SampleSkipped) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ class Uneven(Exception):
 
 
 class Reused(Exception):
-    """A sample has an object or memory of an earlier one, which may have lost its values: stack copies instead."""
+    """A sample has an object or memory of an earlier one, which may have lost its values: copy samples at once."""
 
 
 class StackedBatch:
@@ -31,14 +31,14 @@ class StackedBatch:
     Args:
         alike: expect samples of equal structure, dtypes and shapes. For another one `put` raises `Uneven`, and earlier
             samples are lost.
-        reuse: what is done about objects and memory in lists, which a step may fill anew for a later sample: nothing
-            ("keep"), raise `Reused` where that has happened ("find"), or copy every sample ("copy").
+        finds_reuse: raise `Reused` for an object or memory of an earlier sample in a list, which a step may have filled
+            anew.
     """
 
-    def __init__(self, count: int, *, alike: bool, reuse: Literal["keep", "find", "copy"] = "keep") -> None:
+    def __init__(self, count: int, *, alike: bool, finds_reuse: bool = False) -> None:
         self._count = count
         self._columns: Any = None if alike else [None] * count
-        self._reuse = reuse
+        self._finds_reuse = finds_reuse
         self._earlier: set[int] = set()  # addresses in lists, of earlier samples
         self._found: set[int] = set()  # those of this sample
 
@@ -53,18 +53,16 @@ class StackedBatch:
         _put(self._columns, place, value, self._listed)
         if self._found:
             self._earlier |= self._found
-            self._found = set()
+            self._found.clear()
 
     def _listed(self, value: Any) -> Any:
         """A value for a list."""
-        if self._reuse == "keep" or is_simple(value):
-            return value
-        if self._reuse == "copy":
-            return _copied(value)
-        for part, address in _addresses(value):
-            if address in self._earlier and _copied(part) is not part:
-                raise Reused
-            self._found.add(address)
+        if self._finds_reuse and not is_simple(value):
+            is_own = type(value) is np.ndarray and value.flags.owndata  # the usual case
+            for part, address in ((value, id(value)),) if is_own else _addresses(value):
+                if address in self._earlier and not _is_immutable(part):
+                    raise Reused
+                self._found.add(address)
         return value
 
     def is_as_one_by_one(self, stacked: Any) -> bool:
@@ -164,11 +162,11 @@ def _addresses(value: Any) -> Iterator[tuple[Any, int]]:
         yield value, id(value)
 
 
-def _copied(value: Any) -> Any:
+def _is_immutable(part: Any) -> bool:
     try:
-        return copied(value)
+        return copied(part) is part
     except BadSource:
-        return value  # locks and sockets cannot be copied
+        return False
 
 
 def _put(columns: Any, place: int, value: Any, listed: Callable[[Any], Any]) -> None:
