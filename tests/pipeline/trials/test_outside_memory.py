@@ -375,6 +375,8 @@ CONTENTS = {
     "complex": (np.zeros(2, complex), lambda x: x.fill(1j)),
     "times": (np.zeros(2, "M8[s]"), lambda x: x.fill(np.datetime64(5, "s"))),
     "records": (np.zeros(2, [("a", "i4"), ("b", "f8")]), lambda x: x["b"].fill(1)),
+    "mask": (np.ma.masked_array([1.0, 2.0], [False, True]), lambda x: x.__setitem__(0, np.ma.masked)),
+    "new mask": (np.ma.masked_array([1.0, 2.0]), lambda x: x.__setitem__(0, np.ma.masked)),
     "objects": (np.array([[1], None, "a"], object), lambda x: x.__setitem__(0, [1])),
     "tensor": (torch.zeros(3, dtype=torch.bfloat16), lambda x: x.add_(1)),
     "trained": (torch.nn.Parameter(torch.zeros(3)), lambda x: x.data.add_(1)),

@@ -154,8 +154,11 @@ class ReachableObjects:
             base = at.base
             if not ((base is None and at.flags.owndata) or isinstance(base, np.ndarray | Lease) or is_tensor(base)):
                 self._unknown.add(id(at))
-            elements = list(at.flat) if at.dtype.hasobject and at.flags.owndata else []
-            return elements if base is None else [base]
+            mask = np.ma.getmask(at)
+            held = [] if mask is np.ma.nomask else [mask]
+            if base is not None:
+                return [*held, base]
+            return held + list(at.flat) if at.dtype.hasobject and at.flags.owndata else held
         if is_tensor(at):
             self._enter_storage(at)
             return []

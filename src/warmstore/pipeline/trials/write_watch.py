@@ -124,10 +124,11 @@ class _SavedBits:
         array = _array(part)
         self._hash = _hash(array)
         self._copy = array.copy() if copy else None
+        self._mask = np.ma.getmask(part)  # whose bits are a part of their own
 
     def differs(self, part: Any) -> bool:
         """Whether the part has changed."""
-        return _hash(_array(part)) != self._hash
+        return np.ma.getmask(part) is not self._mask or _hash(_array(part)) != self._hash
 
     def restore(self, part: Any) -> None:
         """Write the copy back."""
@@ -136,6 +137,8 @@ class _SavedBits:
             part[:] = self._copy.tobytes()
         else:
             _array(part)[...] = self._copy
+        if np.ma.getmask(part) is not self._mask:
+            part._mask = self._mask
 
 
 class _Encoded:
