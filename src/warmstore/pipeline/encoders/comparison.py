@@ -13,7 +13,8 @@ import numpy as np
 from warmstore.records.format.array_interop import is_tensor, to_numpy
 
 _DEEPEST = 100
-_PLAIN = (int, bool, str, bytes, bytearray, type(None), frozenset, set)
+_PLAIN = (int, bool, str, bytes, bytearray, type(None))
+_SETS = (frozenset, set)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
 
@@ -35,6 +36,9 @@ class _Comparison:
         kind = type(first)
         if kind in _PLAIN or isinstance(first, _NAMED):
             return "" if first == second else f"{_at(path)} is {second!r:.60} and not {first!r:.60}"
+        if kind in _SETS:  # in which 1, 1.0 and True are one
+            same = first == second and sorted(map(repr, first)) == sorted(map(repr, second))
+            return "" if same else f"{_at(path)} is {second!r:.60} and not {first!r:.60}"
         if kind in (float, complex) or isinstance(first, np.generic):
             return self._of_arrays(np.asarray(first), np.asarray(second), path, depth)
         pair = (id(first), id(second))
@@ -71,6 +75,8 @@ class _Comparison:
 
     def _of_names(self, names: list[Any], others: list[Any], path: str) -> str:
         same = list(map(type, names)) == list(map(type, others)) and names == others
+        pairs = zip(names, others, strict=True) if same else ()
+        same &= all(type(one) in _PLAIN or repr(one) == repr(other) for one, other in pairs)  # (1,) equals (True,)
         return "" if same else f"{_at(path)} has the entries {others!r:.60} and not {names!r:.60}"
 
     def _of_states(self, first: Any, second: Any, path: str, depth: int) -> str:
