@@ -12,9 +12,10 @@ from warmstore.loading.prefetch.shared_memory import empty
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.values.ownership import copied
 from warmstore.pipeline.batched_steps import is_as_one_by_one, row_of
-from warmstore.pipeline.trials.outside_memory import is_simple, is_strided
 from warmstore.records.format.array_interop import is_tensor
 from warmstore.tree.columns import map_columns
+
+_SIMPLE = frozenset((bool, int, float, complex, str, bytes, type(None)))
 
 
 class Uneven(Exception):
@@ -57,7 +58,7 @@ class StackedBatch:
 
     def _listed(self, value: Any) -> Any:
         """A value for a list."""
-        if self._finds_reuse and not is_simple(value):
+        if self._finds_reuse and type(value) not in _SIMPLE:
             is_own = type(value) is np.ndarray and value.flags.owndata  # the usual case
             for part, address in ((value, id(value)),) if is_own else _addresses(value):
                 if address in self._earlier and not _is_immutable(part):
@@ -147,7 +148,7 @@ def _new_columns(value: Any, count: int) -> Any:
 
 def _addresses(value: Any) -> Iterator[tuple[Any, int]]:
     """The mutable parts of a value, through dicts and tuples, with their addresses: of a view, that of its memory."""
-    if is_simple(value):
+    if type(value) in _SIMPLE:
         return
     if isinstance(value, dict | tuple):
         for part in value.values() if isinstance(value, dict) else value:
@@ -156,10 +157,17 @@ def _addresses(value: Any) -> Iterator[tuple[Any, int]]:
         if value.size:
             yield value, int(value.__array_interface__["data"][0])
     elif is_tensor(value):
-        if is_strided(value) and value.numel():
+        if _has_memory(value):
             yield value, int(value.data_ptr())
     elif not isinstance(value, tuple):
         yield value, id(value)
+
+
+def _has_memory(tensor: Any) -> bool:
+    """Whether a tensor has elements at an address: others are sparse, say."""
+    import torch
+
+    return tensor.layout is torch.strided and bool(tensor.numel())
 
 
 def _is_immutable(part: Any) -> bool:

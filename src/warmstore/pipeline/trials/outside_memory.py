@@ -75,7 +75,7 @@ def are_private(values: list[Any], beside: "ReachableObjects | None" = None, alo
 
 
 def _is_private_tensor(tensor: Any) -> bool:
-    if not is_strided(tensor) or tensor._base is not None:
+    if tensor.layout is not _strided() or tensor._base is not None:
         return False
     storage = tensor.untyped_storage()
     return storage.resizable() and _users(storage) == 2  # the tensor and `storage`
@@ -166,7 +166,7 @@ class ReachableObjects:
 
     def _enter_storage(self, tensor: Any) -> None:
         """Record references that Python does not count: tensor to storage, view to viewed tensor."""
-        if not is_strided(tensor) or tensor.device.type != "cpu":
+        if tensor.layout is not _strided() or tensor.device.type != "cpu":
             return
         storage = tensor.untyped_storage()
         key = -storage._cdata
@@ -222,11 +222,10 @@ def _references_by_views() -> int:
     return _references([view._base])[0] - _LISTED
 
 
-def is_strided(tensor: Any) -> bool:
-    """Whether a tensor is neither sparse nor of another layout without strides."""
+def _strided() -> Any:
     import torch
 
-    return tensor.layout is torch.strided
+    return torch.strided
 
 
 def _users(storage: Any) -> int:
@@ -241,7 +240,7 @@ def _can_be_written(part: Any) -> bool:
     if isinstance(part, np.ndarray):
         return bool(part.flags.writeable)
     if is_tensor(part):
-        return is_strided(part) and part.device.type == "cpu" and not part.is_quantized
+        return part.layout is _strided() and part.device.type == "cpu" and not part.is_quantized
     if isinstance(part, tuple):
         return False
     encoder = REGISTRY.of(type(part))
