@@ -233,3 +233,16 @@ def test_a_few_values_that_cannot_be_kept(tmp_path: Path) -> None:
             check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
         check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1, 2))
         assert kept(loader) == 59
+
+
+def test_a_sample_that_is_too_large_leaves_out_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def large(index: int) -> Any:
+        return b"a" * (100_000 if index == 5 else 10 + index)
+
+    monkeypatch.setattr(sample_store, "SLOT", 1 << 16)
+    pipe = ws.Pipeline(range(20)).step(large)
+    with pipe.loader(plan_of(pipe, [(1, "disk", "raw")], [20], folder=tmp_path), 8, workers=0) as loader:
+        with pytest.warns(RuntimeWarning, match="larger than 512 MiB are not kept"):
+            check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1, 2))
+        assert kept(loader) == 19

@@ -277,8 +277,12 @@ class SampleStore:
             if store is None:
                 return
             if largest_record(block) > SLOT // 2:
-                self._note(f"{self.place.name}: samples larger than 512 MiB are not kept")
-                return
+                if count == 1:
+                    self._note(f"{self.place.name}: samples larger than 512 MiB are not kept")
+                    return
+                self._write(kind, _part(block, 0, count // 2))
+                block = _part(block, count // 2, count)
+                continue
             size = batch_size(fields, block) + _ENTRY + LAST_WRITE + schema.head_bytes
             left = self.place.quota.free(size)
             fitting = count if size <= left else count * max(left - LAST_WRITE, 0) // size
