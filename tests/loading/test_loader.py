@@ -491,6 +491,26 @@ def test_copies_stand_where_the_loader_stands_and_go_their_own_ways() -> None:
     assert first + flat(lists(batches)) == order.indices(0, 10, 10, 0).tolist()
 
 
+def test_a_shallow_copy_has_worker_processes_of_its_own() -> None:
+    with ws.Loader(np.arange(12), 2, processes=1, start_method="fork") as loader:
+        batches = iter(loader)
+        got = [next(batches).tolist()]
+        with copy.copy(loader) as copied:
+            others = iter(copied)
+            for other in ([0, 1], [2, 3]):
+                assert next(others).tolist() == other
+                got.append(next(batches).tolist())
+        assert [*got, *lists(batches)] == np.arange(12).reshape(6, 2).tolist()
+
+
+def test_a_shallow_copy_counts_skipped_samples_alone() -> None:
+    loader = ws.Loader(lambda: iter(range(6)), 2)
+    copied = copy.copy(loader)
+    assert lists(copied) == [[0, 1], [2, 3], [4, 5]]
+    copied._skipped.count = 3
+    assert (loader.skipped, len(loader._last_places)) == (0, 0)
+
+
 def test_nothing_is_handed_out_beyond_the_last_epoch() -> None:
     loader = ws.Loader(np.arange(10), 3, epochs=1)
     loader.load_state_dict({**loader.state_dict(), "place": 10})

@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, Never
@@ -149,7 +150,6 @@ class Loader(Closeable):
         processes = integer("processes", processes, 0, MOST_COUNT)
         self._transfer = transfer_to(to)
         send = None if self._transfer is None else self._transfer.send
-        self._receive = None if self._transfer is None else self._transfer.receive
         self._shard = shard_of(self._size, rank, world_size, uneven)
         self._build = BatchBuilder(
             self._source, self._collation, self._shard.marks, uneven == "full", transform, random, seed,
@@ -267,14 +267,12 @@ class Loader(Closeable):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is at the same position, without the iterations, threads and processes of this loader."""
-        return {key: value for key, value in vars(self).items() if key not in ("_iterations", "_receive", "_observer")}
+        own = {key: copy(getattr(self, key)) for key in ("_cursor", "_last_places", "_producer", "_skipped")}
+        return {**vars(self), **own, "_iterations": None, "_observer": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._cursor = self._cursor.with_steps(self._cursor.steps)
-        self._receive = None if self._transfer is None else self._transfer.receive
         self._iterations = weakref.WeakSet()
-        self._observer = None
 
     def _after_fork(self) -> None:
         # The parent keeps threads and processes. In the child a running `for` starts new ones.
@@ -329,7 +327,7 @@ class Loader(Closeable):
     def collate_fn(self, samples: Any) -> Any:
         """The result of `dataset.__getitems__` as a batch of this loader."""
         built = samples.batch if isinstance(samples, SampleBatch) else self._build.finish(samples)
-        return built if self._receive is None else self._receive(built)
+        return built if self._transfer is None else self._transfer.receive(built)
 
     # Iterations
 
@@ -379,8 +377,8 @@ class Loader(Closeable):
                     next(batches, None)  # ends the epoch in threads and worker processes
                     self._source.finish()
                 batch = built.batch
-                if self._receive is not None and not built.is_empty:
-                    batch = self._receive(batch)
+                if self._transfer is not None and not built.is_empty:
+                    batch = self._transfer.receive(batch)
                 self.padded = built.padded
                 self._skipped.add(built.skipped)
                 self._warn()
