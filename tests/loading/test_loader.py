@@ -511,6 +511,32 @@ def test_a_shallow_copy_counts_skipped_samples_alone() -> None:
     assert (loader.skipped, len(loader._last_places)) == (0, 0)
 
 
+def test_a_state_stays_loaded_while_another_thread_waits_for_a_batch() -> None:
+    waits, goes_on, raised = threading.Event(), threading.Event(), []
+
+    def transform(batch: Any) -> Any:
+        waits.set()
+        goes_on.wait()
+        return batch
+
+    def read() -> None:
+        with pytest.raises(RuntimeError, match="load_state_dict has ended") as error:
+            next(batches)
+        raised.append(error)
+
+    loader = ws.Loader(np.arange(10), 2, transform=transform, workers=0)
+    state = {**loader.state_dict(), "place": 6}
+    batches = iter(loader)
+    reader = threading.Thread(target=read)
+    reader.start()
+    waits.wait()
+    loader.load_state_dict(state)
+    goes_on.set()
+    reader.join()
+    assert raised
+    assert loader.state_dict() == state
+
+
 def test_nothing_is_handed_out_beyond_the_last_epoch() -> None:
     loader = ws.Loader(np.arange(10), 3, epochs=1)
     loader.load_state_dict({**loader.state_dict(), "place": 10})

@@ -372,6 +372,7 @@ class Loader(Closeable):
             for task, built in batches:
                 if iteration.is_forked:
                     break
+                iteration.check()  # another thread may have loaded a state meanwhile
                 ends = task.step.is_last and (not endless or self._is_over(1))
                 if ends:
                     next(batches, None)  # ends the epoch in threads and worker processes
