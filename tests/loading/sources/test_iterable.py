@@ -155,3 +155,27 @@ def test_batches_own_their_memory() -> None:
             for value in batch:
                 value += 1
         assert [int(value[0]) for value in kept] == [1 if copy else 2] * 3
+
+
+@pytest.mark.forks
+@pytest.mark.parametrize("ahead", [{"workers": 0}, {"workers": 2}, {"processes": 2, "start_method": "fork"}], ids=str)
+@pytest.mark.parametrize("uneven", ["pad", "full", "drop", "allow"])
+def test_batches_before_an_error_of_the_iterable_are_handed_out(uneven: Any, ahead: Any) -> None:
+    breaks = [True]
+
+    def broken() -> Iterator[int]:
+        yield from range(9)
+        if breaks:
+            raise OSError("broken")
+        yield from range(9, 12)
+
+    with ws.Loader(broken, 2, uneven=uneven, rank=1, world_size=2, **ahead) as loader:
+        got: list[Any] = []
+        for _ in range(2):  # also after the loaded state
+            with pytest.raises(OSError, match="broken"):
+                got.extend(batch.tolist() for batch in loader)
+            assert loader.state_dict()["place"] == 8
+            loader.load_state_dict(loader.state_dict())
+        assert got == [[2, 3], [6, 7]]
+        breaks.clear()
+        assert [batch.tolist() for batch in loader] == [[10, 11]]

@@ -11,6 +11,7 @@ from typing import Any
 from warmstore.loading.prefetch.batch_builder import BatchBuilder, Built, Task
 from warmstore.loading.prefetch.process_prefetcher import ProcessPrefetcher
 from warmstore.loading.prefetch.thread_prefetcher import ThreadPrefetcher
+from warmstore.loading.steps.until_error import until_error
 
 Batches = Generator[tuple[Task, Built], None, None]
 
@@ -67,7 +68,8 @@ class BatchProducer:
         others: Iterable[LoaderIteration],
         started: Callable[[], None],
     ) -> Batches:
-        """The tasks and their batches. The source says how many of the processes they are worth.
+        """The tasks and their batches. The source says how many of the processes they are worth. An error of the tasks
+        is raised after the batches before it.
 
         Args:
             iteration: the iteration that reads the batches.
@@ -86,12 +88,21 @@ class BatchProducer:
             for task in tasks:
                 yield task, build(task)
             return
+        errors: list[Exception] = []
+        tasks = until_error(tasks, errors)
         if not processes:
             prefetcher = iteration.prefetcher = ThreadPrefetcher(self.threads)
             started()
             with closing(prefetcher):
                 yield from prefetcher.ahead(build, tasks, self._prefetch)
-            return
+        else:
+            yield from self._in_processes(build, tasks, processes, started)
+        if errors:
+            raise errors.pop()
+
+    def _in_processes(
+        self, build: BatchBuilder, tasks: Iterator[Task], processes: int, started: Callable[[], None]
+    ) -> Batches:
         if self._pool is None:
             without_send = replace(build, send=None)  # CUDA cannot be used after a fork
             self._pool = ProcessPrefetcher(processes, without_send, self._prefetch, self._start_method)

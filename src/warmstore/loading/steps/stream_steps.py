@@ -11,11 +11,12 @@ from typing import Any, final
 from warmstore.loading.sources.iterable import IterableSource
 from warmstore.loading.steps.epoch_steps import EpochSteps
 from warmstore.loading.steps.shard import RankStep, Shard
+from warmstore.loading.steps.until_error import until_error
 
 
 @final
 class StreamSteps(EpochSteps):
-    """One rank's steps through an iterable source."""
+    """One rank's steps through an iterable source. If it raises, the error follows the steps before it."""
 
     def __init__(self, source: IterableSource, shard: Shard) -> None:
         self._source = source
@@ -35,20 +36,25 @@ class StreamSteps(EpochSteps):
         return False  # known only at the end of the stream
 
     def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[RankStep, list[Any]]]:
-        stream = self._source.begin(epoch)
+        errors: list[Exception] = []
+        stream = until_error(self._source.begin(epoch), errors)
         for _ in islice(stream, place):
             pass
-        together = list(islice(stream, self._shard.together))
+        count = self._shard.together
+        together = list(islice(stream, count))
         first = [] if place else together  # the start of the epoch, to fill up the last batch
-        while together:
-            following = list(islice(stream, self._shard.together))
+        while together and not errors:
+            following = list(islice(stream, count))
             length = place + len(together)
             # The following samples count as one more step, so that this step is not the last.
-            step = next(self._shard.steps(length + len(following), place), None)
+            more = count if errors else len(following)
+            step = next(self._shard.steps(length + more, place), None)
             if step is not None and step.after <= length:
                 own = together[step.first - place : step.last - place]
                 yield step, [*own, *self._filling(epoch, step, first)]
             place, together = length, following
+        if errors:
+            raise errors.pop()
 
     def rows(self, samples: int | None, epoch: int) -> int:
         raise TypeError("an iterable source has no positions")
