@@ -22,17 +22,21 @@ from warmstore.errors import Closed, SampleSkipped
 from warmstore.loading.batch_sizes import BatchSize
 from warmstore.loading.collate import Collation
 from warmstore.loading.epoch_times import EpochTimes
-from warmstore.loading.loader_options import MOST_COUNT, check_first_samples, check_on_error, check_options, threads_of
+from warmstore.loading.loader_options import (
+    MOST_COUNT,
+    check_first_samples,
+    check_on_error,
+    check_options,
+    order_of,
+    threads_of,
+)
 from warmstore.loading.loader_views import loader_html, loader_text
 from warmstore.loading.prefetch.batch_builder import BatchBuilder, OnError, Task
 from warmstore.loading.prefetch.batch_producer import Batches, BatchProducer, LoaderIteration
 from warmstore.loading.prefetch.device_transfer import transfer_to
 from warmstore.loading.samplers.counter_rng import MOST_SEED
 from warmstore.loading.samplers.sampler import Sampler
-from warmstore.loading.samplers.sampler_argument import sampler_of
-from warmstore.loading.samplers.sequential import Sequential
 from warmstore.loading.skipped_samples import SkippedSamples
-from warmstore.loading.sources.combined.mixture import MixtureSource
 from warmstore.loading.sources.iterable import IterableSource
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.steps.cursor import MOST_EPOCH, EpochCursor
@@ -136,12 +140,7 @@ class Loader(Closeable):
         self._collation = Collation.of(collate)
         self._source = source_of(source, fields, self._collation, copy=copy)
         self._resume_partial = resume_partial
-        order = sampler_of(sampler)
-        if isinstance(self._source, IterableSource) and not isinstance(order, Sequential):
-            raise ValueError(f"an iterable has no positions, so {order!r} cannot order it: shuffle the iterable itself")
-        if isinstance(self._source, MixtureSource):
-            order = self._source.mixture.sampler(self._source.lengths, order)
-        self._order = order
+        self._order = order = order_of(sampler, self._source)
         check_options(
             transform, random=random, seed=seed, workers=workers, processes=processes, start_method=start_method,
             resume_partial=resume_partial, copy=copy,
@@ -431,9 +430,11 @@ class Loader(Closeable):
     def _tasks(self, epoch: int, place: int, samples: int | None, *, endless: bool) -> Iterator[Task]:
         count = 1 if not endless else None if self._epochs is None else max(self._epochs - self._cursor.finished, 0)
         for number in itertools.islice(itertools.count(epoch), count):
-            began = time.monotonic_ns()
+            began, step = time.monotonic_ns(), None
             for step, positions in self._cursor.steps.steps(samples, number, place):
                 yield Task(number, step, positions, began)
+            if count is None and samples is None and step is None and not place:
+                raise ValueError(f"epoch {number:,} has no batch for this rank, so the stream may never end: {self!r}")
             place, samples = 0, self._cursor.samples
 
     def _batches(self, iteration: LoaderIteration, tasks: Iterator[Task]) -> Batches:

@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 
 from warmstore.loading.prefetch.batch_builder import VALID, BatchBuilder, OnError
+from warmstore.loading.samplers.sampler import Sampler
+from warmstore.loading.samplers.sampler_argument import sampler_of
+from warmstore.loading.samplers.sequential import Sequential
 from warmstore.loading.sources.combined.mixture import MixtureSource
 from warmstore.loading.sources.iterable import IterableSource
 from warmstore.loading.validation import integer
@@ -40,6 +43,18 @@ def check_options(
     methods = multiprocessing.get_all_start_methods()
     if start_method is not None and start_method not in methods:
         raise ValueError(f"start_method must be one of {methods}; got {start_method!r:.40}")
+
+
+def order_of(sampler: Any, source: Any) -> Sampler:
+    """The order of the samples of a source, for the `sampler` argument.
+
+    Raises:
+        ValueError, TypeError: no sampler, or a sampler that needs positions, of an iterable source.
+    """
+    order = sampler_of(sampler)
+    if isinstance(source, IterableSource) and not isinstance(order, Sequential):
+        raise ValueError(f"an iterable has no positions, so {order!r} cannot order it: shuffle the iterable itself")
+    return source.mixture.sampler(source.lengths, order) if isinstance(source, MixtureSource) else order
 
 
 def check_on_error(on_error: Any, source: Any) -> str | OnError:

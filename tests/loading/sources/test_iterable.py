@@ -157,6 +157,24 @@ def test_batches_own_their_memory() -> None:
         assert [int(value[0]) for value in kept] == [1 if copy else 2] * 3
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_of_an_iterable_without_batches_is_an_error(workers: int) -> None:
+    reads: list[int] = []
+
+    def few() -> Iterator[int]:
+        assert len(reads) < 3
+        reads.append(0)
+        yield from range(3 if len(reads) == 1 else 2)
+
+    batches = ws.Loader(few, 3, uneven="drop", workers=workers).stream()
+    assert next(batches).tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="epoch 1 has no batch for this rank"):
+        next(batches)
+    assert list(ws.Loader(few, 3, uneven="drop", epochs=1, workers=workers).stream()) == []
+    with pytest.raises(ValueError, match="epoch 0 has no batch"):
+        next(ws.Loader(lambda: iter(()), 3, workers=workers).stream())
+
+
 @pytest.mark.forks
 @pytest.mark.parametrize("ahead", [{"workers": 0}, {"workers": 2}, {"processes": 2, "start_method": "fork"}], ids=str)
 @pytest.mark.parametrize("uneven", ["pad", "full", "drop", "allow"])
