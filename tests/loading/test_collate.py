@@ -152,6 +152,17 @@ def test_lists_of_arrays_of_several_shapes_stay_lists() -> None:
     assert stack([[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
 
 
+def test_empty_lists_have_the_type_of_the_others() -> None:
+    tokens = [{"ids": ids} for ids in ([1, 2], [], [3])]
+    assert [value.dtype for value in batch_of(tokens, "list", [0, 1, 2])["ids"]] == [np.int64] * 3
+    assert batch_of(tokens, "packed", [0, 1, 2])["ids"]["cu_seqlens"].tolist() == [0, 2, 2, 3]
+    assert batch_of(tokens, {"ids": "pad"}, [1, 2])["ids"]["values"].tolist() == [[0], [3]]
+    points = stack([[], [[1, 2]], [[], []]])
+    assert [value.shape for value in points] == [(0, 2), (1, 2), (2, 0)]
+    assert {value.dtype for value in points} == {np.dtype(np.int64)}
+    assert [value.dtype for value in stack([[], [1], [True]])] == [np.float64, np.int64, np.bool_]  # which one is open
+
+
 @pytest.mark.parametrize("samples", [[{"a": 1}, {"a": 2, "b": 3}], [{"a": 1, "b": 3}, {"a": 2}]])
 def test_samples_with_different_keys_are_refused(samples: Any) -> None:
     for loader in (ws.Loader(samples, 2), ws.Pipeline(samples).loader(batch_size=2, workers=0)):

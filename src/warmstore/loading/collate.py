@@ -161,7 +161,7 @@ def _column(samples: list[Any]) -> Any:
             return samples
         if any(array is None or array.dtype.kind in "OUS" for array in arrays):  # text or objects
             return samples
-        samples = arrays
+        samples = _empty_alike(arrays)
     elif is_tensor(first) or is_jax_array(first):
         samples = [to_numpy(sample) for sample in samples]
     first = samples[0]
@@ -170,6 +170,16 @@ def _column(samples: list[Any]) -> Any:
         return _stacked(samples) if is_uniform else samples
     array = _array_of(samples) if _kind_of(first) is _NUMBERS else None
     return samples if array is None else array
+
+
+def _empty_alike(arrays: list[Any]) -> list[Any]:
+    """Arrays of lists. An empty list, of which NumPy makes floats, has no rows of those that the others have."""
+    filled = [array for array in arrays if array.size]
+    dtypes, rows = {array.dtype for array in filled}, {array.shape[1:] for array in filled}
+    if len(filled) == len(arrays) or len(dtypes) != 1:
+        return arrays
+    empty = np.empty((0, *(rows.pop() if len(rows) == 1 else ())), dtypes.pop())
+    return [array if array.size else empty.copy() if array.ndim == 1 else array.astype(empty.dtype) for array in arrays]
 
 
 def _stacked(samples: list[Any]) -> Any:
