@@ -86,6 +86,24 @@ def test_batches_leave_as_what_they_are(tmp_path: Path) -> None:
     store.close()
 
 
+def test_arrays_that_torch_has_no_tensors_of_arrive_as_they_are() -> None:
+    def transform(batch: Any) -> Any:
+        record = np.zeros(len(batch) * 3000, [("wide", "f8"), ("narrow", "u1")])
+        record["wide"] = np.arange(len(record))
+        long = batch.astype(np.longdouble) + np.longdouble(1) / 3
+        return {"flipped": batch[:, ::-1], "turned": batch.T, "field": record["wide"], "long": long}
+
+    def batches(**workers: Any) -> list[Any]:
+        with ws.Loader(np.arange(12000.0).reshape(4, 3000), 2, transform=transform, **workers) as loader:
+            return list(loader)
+
+    for batch, expected in zip(batches(processes=1, start_method="fork"), batches(workers=0), strict=True):
+        assert batch.keys() == expected.keys()
+        for name, values in expected.items():
+            assert batch[name].dtype == values.dtype
+            assert (batch[name] == values).all()
+
+
 def test_an_error_arrives_and_the_loader_goes_on() -> None:
     with ws.Loader(Numbers(), 7, processes=2) as loader:
         for _ in range(2):

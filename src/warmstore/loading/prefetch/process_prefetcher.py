@@ -278,8 +278,14 @@ def _as_shared(value: Any) -> Any:
     segments = start_worker()
     if (sent := segments.sent(value)) is not None:
         return sent
-    tensor = imported("torch").from_numpy(value if value.flags.writeable else value.copy())
+    tensor = imported("torch").from_numpy(value if _has_tensor(value) else value.copy())
     return _Shared(tensor) if segments.shares(tensor) else value
+
+
+def _has_tensor(array: np.ndarray[Any, Any]) -> bool:
+    """Whether torch has tensors over the memory of an array: it has none with steps back, or of parts of an element."""
+    steps_fit = all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
+    return steps_fit and bool(array.flags.writeable)
 
 
 def _received(built: Built) -> Built:

@@ -25,4 +25,4 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 def torch_has(dtype: np.dtype[Any]) -> bool:
     """Whether torch has a dtype."""
-    return dtype.kind in "biufc" and dtype.num < 256 and dtype.isnative
+    return dtype.kind in "biufc" and dtype.char not in "gG" and dtype.num < 256 and dtype.isnative  # g: long double
