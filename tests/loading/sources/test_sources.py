@@ -192,6 +192,27 @@ def test_many_at_once_where_a_sequence_offers_it() -> None:
     assert batch_of(Many())["x"].tolist() == AT.tolist()
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_many_at_once_are_as_many_as_asked_for(kind: Any) -> None:
+    class Filtered:
+        def __len__(self) -> int:
+            return 6
+
+        def __getitems__(self, positions: list[int]) -> Any:
+            return kind({"x": at} for at in positions if at != 3)
+
+    loader = ws.Loader(Filtered(), 2)
+    batches = iter(loader)
+    assert next(batches)["x"].tolist() == [0, 1]
+    with pytest.raises(ws.BadSource, match=f"Filtered gave a {kind.__name__} of 1 for 2 positions"):
+        next(batches)
+    assert loader.state_dict()["place"] == 2
+    loader = ws.Loader(Filtered(), 2, uneven="full", on_error="skip")
+    with pytest.warns(RuntimeWarning, match="left out the bad sample 3"):
+        found = [(batch["x"].tolist(), batch["valid"].tolist()) for batch in loader]
+    assert found == [([0, 1], [True, True]), ([2, 2], [True, False]), ([4, 5], [True, True])]
+
+
 def test_what_is_no_source() -> None:
     for value in (3, object(), None):
         with pytest.raises(ws.BadSource, match="is no source of samples"):

@@ -2,6 +2,7 @@
 
 from typing import Any, final
 
+from warmstore.errors import BadSource
 from warmstore.loading.collate import stack
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.source import Source
@@ -18,6 +19,9 @@ class SequenceSource(Source):
     Args:
         samples: a list, a tuple, a map-style data set.
         copy: copy objects that `samples` keeps; objects made for the batch are not copied.
+
+    Raises:
+        BadSource: in use, if `__getitems__` returns a list or tuple of another length than the positions.
     """
 
     def __init__(self, samples: Any, *, copy: bool = True) -> None:
@@ -44,6 +48,12 @@ class SequenceSource(Source):
         if isinstance(samples, SampleBatch):
             return samples.batch
         if isinstance(samples, list | tuple):
+            if len(samples) != len(positions):
+                raise BadSource(
+                    f"__getitems__ of {type(self._samples).__name__} gave a {type(samples).__name__} of "
+                    f"{len(samples):,} for {len(positions):,} positions; return a list with one sample per position, "
+                    "or a batch as a dict or an array"
+                )
             batch = stack(samples)
             del samples  # references of this frame would count as a second owner
             return owned(batch) if self._copy else batch
