@@ -152,6 +152,20 @@ def test_lists_of_arrays_of_several_shapes_stay_lists() -> None:
     assert stack([[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
 
 
+def test_arrays_of_objects_are_collated_as_lists_are() -> None:
+    ragged, names = np.empty(3, object), np.array(["a", "bc", "d"], object)
+    ragged[:] = [np.full(at, at, np.float32) for at in range(3)]
+    for given in ("pad", {"x": "pad"}):
+        batch = batch_of({"x": ragged, "name": names}, given, [1, 2])
+        assert batch["x"]["values"].tolist() == [[1, 0], [2, 2]]
+        assert batch["name"].tolist() == ["bc", "d"]
+        assert batch["name"].dtype == object
+    assert batch_of(ragged, "packed", [0, 1])["cu_seqlens"].tolist() == [0, 0, 1]
+    assert batch_of(ragged, "list", [0, 1]).dtype == object
+    tensors = next(iter(ws.Loader({"x": ragged}, 3, collate={"x": "list"}, to="torch")))["x"]
+    assert [tensor.tolist() for tensor in tensors] == [[], [1], [2, 2]]
+
+
 def test_empty_lists_have_the_type_of_the_others() -> None:
     tokens = [{"ids": ids} for ids in ([1, 2], [], [3])]
     assert [value.dtype for value in batch_of(tokens, "list", [0, 1, 2])["ids"]] == [np.int64] * 3

@@ -116,8 +116,10 @@ class Collation:
             }
         if isinstance(batch, tuple):
             return rebuilt(batch, self(_by_number(batch), name).values())
-        if self.asked and isinstance(batch, np.ndarray) and batch.ndim > 1:
-            batch = list(batch)  # the samples of this batch have equal lengths by chance
+        if self.asked and isinstance(batch, np.ndarray) and (batch.ndim > 1 or batch.dtype == object):
+            batch = list(batch)  # the samples of this batch have equal lengths by chance, or are objects
+        elif self.rest != LIST and _holds_sequences(batch):
+            batch = list(batch)
         if self.rest == LIST:
             return batch
         if self.asked and not isinstance(batch, Packed | list):
@@ -220,6 +222,11 @@ def _by_number(batch: tuple[Any, ...]) -> dict[str, Any]:
 
 def _is_sequence(value: Any) -> bool:
     return isinstance(value, np.ndarray | memoryview | bytes | bytearray) or value is None
+
+
+def _holds_sequences(batch: Any) -> bool:
+    """Whether a batch is an array of objects that are arrays: NumPy's own way to hold values that vary in length."""
+    return isinstance(batch, np.ndarray) and batch.dtype == object and all(map(_is_sequence, batch.tolist()))
 
 
 def _packed(values: list[Any], name: str) -> Packed:
