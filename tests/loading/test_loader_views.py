@@ -32,6 +32,15 @@ def test_shows_the_options_and_the_position() -> None:
     assert "closed" in cells_of(loader._repr_html_())
 
 
+def test_the_position_is_one_in_the_epoch_of_the_sampler() -> None:
+    loader = ws.Loader(np.arange(10), 5, ws.Uniform(samples=100))
+    iteration = iter(loader)
+    for _ in range(10):
+        next(iteration)
+    assert after(cells_of(loader._repr_html_()), "position") == "epoch 0, sample 50 of 100"
+    assert after(cells_of(ws.Loader([], 5)._repr_html_()), "position") == "epoch 0, place 0"
+
+
 def test_an_iterable_has_no_length() -> None:
     class Numbers:
         def __iter__(self) -> Iterator[int]:

@@ -54,11 +54,10 @@ def _workers(loader: Any) -> str:
 
 
 def _position(cursor: Any) -> Html | str:
-    if not cursor.samples:
+    places = cursor.places() if cursor.samples else None
+    if not places:
         return f"epoch {cursor.epoch:,}, place {cursor.place:,}"
-    return meter(
-        cursor.place / cursor.samples, f"epoch {cursor.epoch:,}, sample {cursor.place:,} of {cursor.samples:,}"
-    )
+    return meter(cursor.place / places, f"epoch {cursor.epoch:,}, sample {cursor.place:,} of {places:,}")
 
 
 def _name_of(function: Any) -> str:

@@ -60,6 +60,10 @@ class EpochCursor:
         samples = self._samples_now if self._named is None else self.samples
         return (steps or self.steps).count(samples, self.next_epoch)
 
+    def places(self) -> int | None:
+        """Places of the epoch of `place`, of all ranks; None if unknown."""
+        return self.steps.places(self._samples_now)
+
     def rows(self) -> int:
         """Rows of this rank in that epoch, with repeated rows."""
         return self.steps.rows(self.samples, self.next_epoch)
