@@ -232,6 +232,8 @@ def test_a_source_of_weight_zero_never_comes() -> None:
         assert batch.tolist() == [5, 6, 7, 5]
     with pytest.raises(ws.BadSource, match="source '0' of a mix has no samples: leave it out, or give it the weight 0"):
         ws.Loader(ws.Mixture([np.arange(0), np.arange(3)], [0, 1], schedule={5: [1, 1]}), 2)
+    with pytest.raises(ws.BadSource, match="source '0' of a mix has no samples"):
+        ws.Loader(ws.Mixture([[], []], [1, 1]), 2)
     with pytest.raises(ValueError, match="one at least above zero"):
         ws.Mixture([np.arange(2), np.arange(3)], [0, 0])
     with pytest.raises(ValueError, match="one at least above zero"):

@@ -145,6 +145,9 @@ def test_a_npy_file_is_mapped_and_pickled_as_its_path(tmp_path: Path) -> None:
     (tmp_path / "text.npy").write_text("hello")
     with pytest.raises(ws.BadSource, match=r"text\.npy cannot be read"):
         ws.Dataset(tmp_path / "text.npy")
+    (tmp_path / "empty.npy").touch()
+    with pytest.raises(ws.BadSource, match=r"empty\.npy cannot be read"):
+        ws.Dataset(tmp_path / "empty.npy")
 
 
 def test_files_that_are_no_source(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class NpySource(ArraySource):
     def __init__(self, path: Path) -> None:
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:
+        except (ValueError, EOFError) as error:
             raise BadSource(f"{path} cannot be read as a .npy file: {error}") from None
         super().__init__(np.asarray(array))
         self.path = path

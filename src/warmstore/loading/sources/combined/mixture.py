@@ -20,7 +20,7 @@ class MixtureSource(Source):
         self.mixture = mixture.without_sources()
         self.inner = tuple(sources)
         widths = [source.sample_bytes for source in sources if len(source)]
-        self.sample_bytes = None if None in widths else max(widths)  # type: ignore[type-var]
+        self.sample_bytes = None if None in widths else max(widths, default=None)  # type: ignore[type-var]
         self._parts = Parts(self.lengths)
 
     @property
