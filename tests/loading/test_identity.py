@@ -89,6 +89,17 @@ def test_lists_of_plain_values_are_known_by_all_of_them() -> None:
     assert hash_of_plain(["\ud800"]) is not None
 
 
+def test_a_long_range_is_known_without_a_look_at_each_number() -> None:
+    long = 2**40
+    loader = ws.Loader(range(long), 4, "shuffle")
+    next(iter(loader))
+    state = loader.state_dict()
+    ws.Loader(range(0, long, 1), 4, "shuffle").load_state_dict(state)
+    with pytest.raises(ws.BadState, match="identity"):
+        ws.Loader(range(1, long + 1), 4, "shuffle").load_state_dict(state)
+    assert identity(range(COUNT)) == identity(list(range(COUNT)))
+
+
 def test_values_that_look_alike_have_other_hashes() -> None:
     values = [1, "1", b"1", True, None, 1.0, [1], [[1]], {"a": 1}, np.array([1]), np.array([1], "i4"), np.zeros((1, 0))]
     hashes = [hash_of_values([value]) for value in values]

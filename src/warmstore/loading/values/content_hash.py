@@ -17,6 +17,7 @@ ROWS = 64
 """The most rows that are hashed."""
 
 _BYTES = 16
+_LONG = 2**24  # numbers of a range, which take 6 s to hash one by one
 _PLAIN = (str, bytes, int, float, bool, type(None))
 
 
@@ -40,7 +41,10 @@ def hash_of_values(values: Any) -> str | None:
 
 
 def hash_of_plain(values: Iterable[Any]) -> str | None:
-    """A hash of all of many str, bytes, numbers or paths; None for other objects."""
+    """A hash of all of many str, bytes, numbers or paths; None for other objects. That of a long range is of its ends
+    and step."""
+    if isinstance(values, range) and len(values) > _LONG:
+        return hash_of_values(repr(values))
     kinds = set(map(type, values))
     state = hashlib.blake2b(digest_size=_BYTES)
     if kinds == {str}:
