@@ -76,6 +76,11 @@ class Source(ABC):
         """
         return SampleBatch(self.read(np.array([range(len(self))[position]])), 1)[0]
 
+    @property
+    def forks(self) -> bool:
+        """Whether processes that are forked can read from it."""
+        return all(source.forks for source in self.inner)
+
     def processes(self, most: int) -> int:
         """How many worker processes the epoch that begins is worth, `most` or fewer."""
         return most

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from tests.slow import unforked
 
 import warmstore as ws
 from warmstore.records.read.gather import Gatherer
@@ -253,6 +254,10 @@ def test_array_record_files(tmp_path: Path) -> None:
     assert len(ws.Dataset(paths[0])) == 9
     found = [record for batch in ws.Loader(paths, 4, ws.Shuffle(seed=0), workers=2) for record in batch]
     assert sorted(map(int, found)) == list(range(COUNT))
+    with pytest.raises(ws.BadSource, match="forkserver"):
+        next(iter(ws.Loader({"x": paths}, 4, processes=1, start_method="fork")))
+    with ws.Loader(paths, 4, processes=1, start_method=unforked()) as loader:
+        assert [int(record) for batch in loader for record in batch] == list(range(COUNT))
     identity = ws.Dataset(paths).source.identity
     assert identity["kind"] == "array_record"
     assert [(name, count) for name, _, count in identity["files"]] == [(paths[0].name, 9), (paths[1].name, 14)]

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from warmstore.errors import BadSource
 from warmstore.extras import imported
 from warmstore.loading.prefetch.batch_builder import BatchBuilder, Built, Task
 from warmstore.loading.prefetch.parent_death import begin_worker
@@ -63,6 +64,7 @@ class ProcessPrefetcher:
     Raises:
         NotInstalled: torch is not installed.
         NotPicklable: processes that are not forked would have to import what a notebook defines.
+        BadSource: forked processes could not read the source.
     """
 
     def __init__(self, workers: int, make: BatchBuilder, prefetch: int, start_method: str | None) -> None:
@@ -70,7 +72,12 @@ class ProcessPrefetcher:
         self._tasks = _Tasks(workers)
         self._source = make.source
         torch = imported("torch")
-        is_served = (start_method or multiprocessing.get_start_method()) == "forkserver"
+        method = start_method or multiprocessing.get_start_method()
+        if method == "fork" and not make.source.forks:
+            raise BadSource(
+                "processes that are forked cannot read ArrayRecord files, as the library's threads do not survive a "
+                "fork: pass start_method='forkserver', or use threads (workers=)"
+            )
         with _without_advice():
             self._loader: Any = imported("torch.utils.data").DataLoader(
                 _Batches(make),
@@ -80,7 +87,7 @@ class ProcessPrefetcher:
                 num_workers=workers,
                 prefetch_factor=-(-prefetch // workers),
                 persistent_workers=True,
-                worker_init_fn=functools.partial(begin_worker, None if is_served else os.getpid()),
+                worker_init_fn=functools.partial(begin_worker, None if method == "forkserver" else os.getpid()),
                 multiprocessing_context=worker_context(start_method),
                 generator=torch.Generator(),  # the default would draw from the program's generator
             )

@@ -64,6 +64,11 @@ class ArrayRecordSource(Source):
         files = [[path.name, path.stat().st_size, count] for path, count in zip(self._paths, self._counts, strict=True)]
         return {"kind": "array_record", "files": files}
 
+    @property
+    def forks(self) -> bool:
+        """False: the threads of the library do not survive a fork, and the child crashes."""
+        return False
+
     def __len__(self) -> int:
         return len(self._parts)
 
