@@ -491,6 +491,20 @@ def test_copies_stand_where_the_loader_stands_and_go_their_own_ways() -> None:
     assert first + flat(lists(batches)) == order.indices(0, 10, 10, 0).tolist()
 
 
+@pytest.mark.parametrize("ahead", [{"workers": 0}, {"workers": 2}, {"processes": 2, "start_method": "fork"}], ids=str)
+def test_an_epoch_does_not_end_with_a_stop_iteration_of_a_transform(ahead: Any) -> None:
+    def transform(batch: Any) -> Any:
+        return next(iter([batch] if batch[0] < 6 else []))
+
+    with ws.Loader(np.arange(10), 2, transform=transform, **ahead) as loader:
+        batches = iter(loader)
+        assert lists(islice(batches, 3)) == [[0, 1], [2, 3], [4, 5]]
+        with pytest.raises(RuntimeError, match="StopIteration") as raised:
+            next(batches)
+        assert "positions [6, 7]" in "".join(traceback.format_exception(raised.value))
+        assert (loader.epoch, loader.state_dict()["place"]) == (0, 6)
+
+
 def test_a_shallow_copy_has_worker_processes_of_its_own() -> None:
     with ws.Loader(np.arange(12), 2, processes=1, start_method="fork") as loader:
         batches = iter(loader)

@@ -82,13 +82,10 @@ class BatchBuilder:
             # The first row of a sample that fills up is not repeated.
             valid = (rows < real) & (np.diff(rows, prepend=-1) > 0)
             return Built(self._finish(batch, valid, epoch, step), len(rows) - int(valid.sum()), skipped)
+        except StopIteration as error:  # with which the `for` would just end
+            raise _noted(RuntimeError("the source or the transform raised StopIteration"), task) from error
         except Exception as error:
-            samples = positions.tolist() if isinstance(positions, np.ndarray) else len(positions)
-            what = f"positions {samples!r:.120}" if isinstance(samples, list) else f"{samples} samples"
-            error.add_note(
-                f"warmstore: in the batch of epoch {epoch}, places {step.first:,} to {step.last:,}, which has the "
-                f"{what}. The loader's state is before this batch"
-            )
+            _noted(error, task)
             raise
 
     def finish(self, samples: Any) -> Any:
@@ -166,6 +163,18 @@ class BatchBuilder:
         if isinstance(self.on_error, str) or isinstance(error, SampleSkipped):
             return None
         return self.on_error(error, position)
+
+
+def _noted(error: Exception, task: Task) -> Exception:
+    """An error with a note of its batch."""
+    epoch, step, positions, _ = task
+    samples = positions.tolist() if isinstance(positions, np.ndarray) else len(positions)
+    what = f"positions {samples!r:.120}" if isinstance(samples, list) else f"{samples} samples"
+    error.add_note(
+        f"warmstore: in the batch of epoch {epoch}, places {step.first:,} to {step.last:,}, which has the {what}. The "
+        "loader's state is before this batch"
+    )
+    return error
 
 
 def marked(batch: dict[str, Any], valid: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:
