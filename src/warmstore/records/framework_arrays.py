@@ -3,7 +3,9 @@
 Other values (text, bytes, numbers, JSON values) are unchanged.
 """
 
+import copy
 import functools
+from collections import UserDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, final
 
@@ -119,6 +121,10 @@ def mapped(function: Callable[[Any, str], Any], batch: Any, name: str = "") -> A
         return function(batch, name)
     if isinstance(batch, dict):
         return {key: mapped(function, value, f"{name}.{key}" if name else str(key)) for key, value in batch.items()}
+    if isinstance(batch, UserDict):  # what tokenizers of Hugging Face return
+        made = copy.copy(batch)
+        made.data = mapped(function, batch.data, name)
+        return made
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(mapped(function, value, name) for value in batch))
     if isinstance(batch, list | tuple):

@@ -1,7 +1,7 @@
 """Batches arrive as NumPy, torch or JAX, dtypes kept, or it is said why not."""
 
 import sys
-from collections import namedtuple
+from collections import UserDict, namedtuple
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -45,6 +45,25 @@ Pair = namedtuple("Pair", "x y")
 def test_structures_are_kept() -> None:
     found = mapped(lambda value, name: (name, value.sum()), {"a": Pair(np.ones(2), [np.ones(3)]), "b": np.float32(2)})
     assert found == {"a": Pair(("a", 2.0), [("a", 3.0)]), "b": ("b", 2.0)}
+
+
+class Encoding(UserDict[str, Any]):
+    """As the result of a tokenizer of Hugging Face."""
+
+
+@pytest.mark.forks
+@pytest.mark.parametrize("ahead", [{"workers": 1}, {"processes": 1, "start_method": "fork"}], ids=str)
+def test_what_tokenizers_return_goes_to_the_device(ahead: Any) -> None:
+    def tokens(batch: Any) -> Any:
+        encoding = Encoding(batch, inner=Encoding(x=np.ones(5000)))
+        encoding.encodings = "more"  # type: ignore[attr-defined]
+        return encoding
+
+    with ws.Loader({"x": np.arange(4)}, 4, transform=tokens, to="cpu", **ahead) as loader:
+        (batch,) = loader
+    assert type(batch) is Encoding
+    assert (type(batch["x"]), type(batch["inner"]["x"])) == (torch.Tensor, torch.Tensor)
+    assert batch.encodings == "more"
 
 
 @pytest.mark.parametrize("to", ["cpu", torch.device("cpu"), "meta"])
