@@ -1,5 +1,6 @@
 """Batches arrive as NumPy, torch or JAX, dtypes kept, or it is said why not."""
 
+import copy
 import sys
 from collections import UserDict, namedtuple
 from contextlib import contextmanager
@@ -123,6 +124,18 @@ def test_a_gpu_is_copied_to_on_its_own_stream_and_waited_for_where_it_is_used(mo
     assert batch["x"].tolist() == [0, 1, 2]
     copied = ["on copies", "pinned", "moved to cuda:1, True", "recorded on copies", "off"]
     assert cuda.said == [*copied, "current waits", "kept for current"]
+
+
+def test_cuda_is_the_gpu_that_is_current_where_a_loader_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = [0]
+    cuda = SimpleNamespace(current_device=lambda: current[0], Stream=lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch, "cuda", cuda)
+    for current[0] in (4, 5):
+        delivery = ToCuda(torch.device("cuda"))
+        for made in (delivery, copy.copy(delivery)):
+            assert (made._device, made._stream) == (torch.device("cuda", current[0]), f"stream of cuda:{current[0]}")
+    current[0] = 6
+    assert copy.copy(delivery)._device == torch.device("cuda:6")  # as in another process
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,12 +90,15 @@ class ToCuda(ToDevice):
     ahead = True
 
     def __reduce__(self) -> Any:
-        return ToCuda, (self._device,)  # streams belong to their process
+        return ToCuda, (self._given,)  # streams belong to their process
 
     def __init__(self, device: Any) -> None:
-        super().__init__(device)
-        self._cuda = imported("torch").cuda
-        self._stream = _copy_stream(device)
+        torch = imported("torch")
+        self._given = device
+        self._cuda = torch.cuda
+        # "cuda" is the device that is current here; another thread, or the next loader, may have another one.
+        super().__init__(device if device.index is not None else torch.device("cuda", self._cuda.current_device()))
+        self._stream = _copy_stream(self._device)
 
     def send(self, batch: Any) -> Any:
         with self._cuda.stream(self._stream):
