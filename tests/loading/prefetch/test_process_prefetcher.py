@@ -86,6 +86,36 @@ def test_batches_leave_as_what_they_are(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("bad", [0, 1, 2, 6])
+def test_an_error_whose_class_cannot_be_sent_arrives(bad: int) -> None:
+    missing = type(
+        "NoSuchKey", (Exception,), {"__init__": lambda error, key, bucket: None}
+    )  # as botocore makes its own
+
+    def transform(batch: Any) -> Any:
+        if batch[0] == bad:
+            raise missing("key", "bucket")
+        return batch
+
+    with ws.Loader(np.arange(9), 1, transform=transform, processes=1, start_method="fork") as loader:
+        got: list[int] = []
+        with pytest.raises(RuntimeError, match="NoSuchKey"):
+            got.extend(int(batch[0]) for batch in loader)
+        assert got == list(range(bad))
+        assert loader.state_dict()["place"] == bad
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_sparse_tensors_arrive() -> None:
+    import torch
+
+    def transform(batch: Any) -> Any:
+        return torch.eye(len(batch)).to_sparse()
+
+    with ws.Loader(np.arange(4), 2, transform=transform, processes=1, start_method="fork") as loader:
+        assert [batch.to_dense().tolist() for batch in loader] == [[[1, 0], [0, 1]]] * 2
+
+
 def test_arrays_that_torch_has_no_tensors_of_arrive_as_they_are() -> None:
     def transform(batch: Any) -> Any:
         record = np.zeros(len(batch) * 3000, [("wide", "f8"), ("narrow", "u1")])

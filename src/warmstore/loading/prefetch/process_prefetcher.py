@@ -12,7 +12,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
@@ -213,7 +213,12 @@ class _Batches:
         self._make = make
 
     def __getitem__(self, tasks: Sequence[Task]) -> "_Packed":
-        return _Packed(self._message(tasks))
+        try:
+            return _Packed(self._message(tasks))
+        except Exception as error:
+            if _can_be_sent(type(error)):
+                raise
+            raise RuntimeError(f"{type(error).__qualname__}: {error}") from error
 
     def _message(self, tasks: Sequence[Task]) -> _Message:
         source = self._make.source
@@ -230,10 +235,22 @@ class _Batches:
                 if not made:
                     raise
                 error = imported("torch._utils").ExceptionWrapper(where=f"in worker process {os.getpid()}")
+                if not _can_be_sent(error.exc_type):
+                    error.exc_type = RuntimeError
                 break
         count = max(1, len(made))
         took, report = time.perf_counter() - began, None if tasks else source.report()
         return _Message(made, error, [*source.notes(), *segments.notes()], took / count, sizes.nbytes // count, report)
+
+
+def _can_be_sent(kind: type) -> bool:
+    """Whether the class of an error can be sent: not if it is made while a program runs, as those of botocore are. Then
+    the thread that feeds torch's queue would only print that, and the consumer would wait for ever."""
+    try:
+        pickle.dumps(kind)
+    except Exception:
+        return False
+    return True
 
 
 class _Packed:
@@ -275,7 +292,8 @@ class _Sizes:
         self.nbytes = 0
 
     def shared(self, value: Any, name: str) -> Any:
-        self.nbytes += getattr(value, "nbytes", 0)
+        with suppress(AttributeError, RuntimeError):  # a sparse tensor has none
+            self.nbytes += value.nbytes
         return _as_shared(value)
 
 
