@@ -38,3 +38,16 @@ def test_a_child_does_not_touch_the_parents_threads() -> None:
     crew._pid, crew._closed = own, False
     assert list(crew.ahead(str, iter([1]), 1)) == [(1, "1")]
     crew.close()
+
+
+def test_a_lack_of_memory_for_threads_is_no_closed_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("can't start new thread: there is no memory for it")
+
+    loader = ws.Loader(np.arange(4), 1, workers=1)
+    monkeypatch.setattr("warmstore.storage.threads.check_room", refuse)
+    with pytest.raises(RuntimeError, match="no memory") as raised:
+        list(loader)
+    assert not isinstance(raised.value, ws.Closed)
+    monkeypatch.undo()
+    assert len(list(loader)) == 4

@@ -56,6 +56,8 @@ class ThreadPrefetcher:
         try:
             return self._pool.submit(make, task)
         except RuntimeError as error:
+            if not self._closed:
+                raise  # there is no memory for a thread
             raise Closed(f"the loader was closed while its `for` was running: {error}") from None
 
     def close(self) -> None:
