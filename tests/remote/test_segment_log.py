@@ -228,6 +228,16 @@ def test_a_head_of_a_holder_of_a_key_does_not_vouch_for_its_segments(objects: Me
     assert Host(objects, signatures()).payloads() == {b"signed"}
 
 
+def test_hosts_without_keys_remove_nothing_that_is_signed(objects: MemoryObjects) -> None:
+    signed = {Host(objects, signatures()).append(b"signed %d" % number) for number in range(9)}
+    for number in range(either(150, 500)):
+        Host(objects).append(b"%d" % number, replaces=[*signed][:1])
+    assert len(Host(objects, signatures()).payloads()) == 9
+    assert len(objects.entries("log")) < either(150, 500)  # their own objects they remove
+    Host(objects, signatures()).append(b"new", replaces=signed)
+    assert Host(objects, signatures()).payloads() == {b"new"}
+
+
 def test_packs_stay_few(objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warmstore.remote.segment_log._PACKED", 2000)
     host = Host(objects)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import warmstore as ws
-from warmstore.errors import Damaged, NotAStore
+from warmstore.errors import Damaged, NotAStore, NotTrusted
 from warmstore.remote.objects import Objects
+from warmstore.remote.signing import KEY
 from warmstore.replicate import push as push_module
 from warmstore.replicate import upkeep
 from warmstore.replicate.remote_copy import Remote
@@ -314,3 +315,70 @@ def test_a_push_that_goes_on_asks_for_the_time_once(
         result = store.push(url)
         assert (result.chunks, result.present) == (0, 3)
         assert len(asked) == 1
+
+
+@pytest.fixture
+def shared(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache with the part of a host that signs, and that of one that does not."""
+    monkeypatch.setenv(KEY, "hmac:" + "b" * 64)
+    with ws.FeatureCache(tmp_path / "signer", "net", sign=True) as cache:
+        cache.put_batch([*range(10)], np.ones((10, 100), np.float32))
+        cache.push(tmp_path / "remote")
+    push(tmp_path, "a", range(10, 20))
+    return folder
+
+
+def pulled_signed(tmp_path: Path, host: str) -> int:
+    with ws.FeatureCache(tmp_path / host, "net", sign=True) as cache:
+        cache.pull(tmp_path / "remote")
+        return len(cache)
+
+
+def test_signed_parts_are_forgotten_with_a_signature(shared: Path, tmp_path: Path) -> None:
+    (signed,) = verify(Remote(shared, sign=True)).hosts
+    for forget in (find_host, retire):
+        with pytest.raises(NotTrusted, match=r"signed.*sign=True"):
+            forget(Remote(shared), signed.store)
+    assert pulled(tmp_path, "all") == 20
+    assert [host.store for host in retire(Remote(shared, sign=True), signed.store)] == [signed.store]
+    assert (pulled(tmp_path, "b"), pulled_signed(tmp_path, "c")) == (10, 0)
+    (left,) = (host for host in verify(Remote(shared)).hosts if host.chunks)
+    retire(Remote(shared), left.store)
+    assert pulled(tmp_path, "d") == 0
+
+
+def test_damaged_chunks_of_signed_parts_are_forgotten_with_a_signature(shared: Path, tmp_path: Path) -> None:
+    chunks = {path.name for path in shared.glob("chunks/*")}
+    push(tmp_path, "b", range(20, 30))
+    (unsigned,) = (path for path in shared.glob("chunks/*") if path.name not in chunks)
+    unsigned.unlink()
+    assert not repair(Remote(shared)).ok  # what nobody signed is forgotten as before
+    assert verify(Remote(shared)).ok
+    for path in shared.glob("chunks/*"):
+        path.unlink()
+    before = sorted(shared.glob("heads/*"))
+    with pytest.raises(NotTrusted, match=r"signed.*sign=True"):
+        repair(Remote(shared))
+    assert sorted(shared.glob("heads/*")) == before
+    repair(Remote(shared, sign=True))
+    repair(Remote(shared))
+    assert verify(Remote(shared)).ok
+    with ws.FeatureCache(tmp_path / "signer", "net", sign=True) as cache:
+        cache.push(tmp_path / "remote")
+    assert pulled_signed(tmp_path, "c") == 10
+
+
+def test_what_signed_segments_name_is_not_garbage(shared: Path, tmp_path: Path) -> None:
+    """A host that has signed its part replaces it without a signature: those who need signatures go on with the old."""
+    with ws.FeatureCache(tmp_path / "signer", "net") as cache:
+        cache.put_batch([*range(30, 40)], np.ones((10, 100), np.float32))
+        cache.rebalance()
+        cache.push(tmp_path / "remote")
+    age(shared, 8)
+    gc(Remote(shared), keep=7 * DAY)
+    assert (pulled_signed(tmp_path, "b"), pulled(tmp_path, "c")) == (10, 30)
+    with ws.FeatureCache(tmp_path / "signer", "net", sign=True) as cache:
+        cache.push(tmp_path / "remote")
+    age(shared, 8)
+    assert gc(Remote(shared), keep=7 * DAY).objects == 2  # now nobody reads the old chunk and its sidecar
+    assert (pulled_signed(tmp_path, "d"), pulled(tmp_path, "e")) == (20, 30)

@@ -1,13 +1,12 @@
 """Merging the parts of a cache at a remote: a thousand tasks leave a thousand parts, which become one."""
 
 import contextlib
-import errno
 import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from warmstore.errors import Damaged, NotAStore, NotTrusted
+from warmstore.errors import Damaged, NotAStore
 from warmstore.features.keyed.cache_quota import rebalance
 from warmstore.features.outputs.output_schema import KEY
 from warmstore.features.remote_binding import pull_parts, push_folder
@@ -44,17 +43,11 @@ def merge_parts(
     """
     with contextlib.closing(remote.open()) as objects:
         log = remote.part_log()
-        found = log.read(objects)
-        merged = [part for part in found.parts if part.chunks]
+        merged = [part for part in log.read(objects).parts if part.chunks]
         if not merged:
             raise NotAStore(f"{remote.shown} has no cache; the URL is FOLDER/ID, with the id of the cache")
-        signed = {segment.name.hash for segment in found.state.segments if segment.name.signature is not None}
-        if not remote.sign and not all(map(signed.isdisjoint, (part.segments for part in merged))):
-            raise NotTrusted(
-                errno.EPERM,
-                "parts of it are signed, and hosts that use signed ones alone would lose them: pass sign=True",
-                remote.shown,
-            )
+        for part in merged:
+            log.check_may_forget(objects, part.signed)
         with tempfile.TemporaryDirectory(prefix="warmstore-merge-", dir=work_dir) as folder:
             path = Path(folder) / "merged"
             damaged = pull_parts(path, merged, objects, remote, progress=progress).damaged

@@ -138,7 +138,7 @@ class SegmentLog:
             if name is None:
                 others.append(entry.name)
             elif (why := self._objection(name)) is not None:
-                problems.append(f"{entry.name[:80]}: {why}")
+                problems += [f"{entry.name[:80]}: {why}"] if why else []
             elif entry.size > MOST:
                 problems.append(f"{entry.name[:80]} has {entry.size:,} bytes")
             else:
@@ -150,7 +150,7 @@ class SegmentLog:
         folded = {segment.name.hash: (segment, depth) for bundle in bundles for segment, depth in bundle.segments}
         for digest, (segment, _) in [*folded.items()]:
             if (why := self._objection(segment.name)) is not None:
-                problems.append(f"{segment.name.text[:20]} in a head: {why}")
+                problems += [f"{segment.name.text[:20]} in a head: {why}"] if why else []
                 del folded[digest]
         replaced = {digest for segment, _ in folded.values() for digest in segment.replaces}
         wanted = [name for name in listed if name.depth < 0 and name.hash not in folded and name.hash not in replaced]
@@ -220,7 +220,8 @@ class SegmentLog:
         await objects.put_async(f"{self.folder}/{name.text}", data)
         self._bundles[name.text] = Bundle.parse(data, name.text)
         self._mirror.put(name.text, data)
-        garbage = _garbage(state)
+        # Whoever uses only signed objects does not see what an unsigned head holds.
+        garbage = [old.text for old in _garbage(state) if name.signature is not None or old.signature is None]
         if len(garbage) >= _GARBAGE:
             await objects.delete_async([f"{self.folder}/{text}" for text in garbage])
 
@@ -264,13 +265,13 @@ def _size_class(size: int) -> int:
     return int(math.log(max(size / _PACKED, 1), _FAN_IN) + 0.5)
 
 
-def _garbage(state: LogState) -> list[str]:
+def _garbage(state: LogState) -> list[LogName]:
     """The listed objects that two heads hold: the current one, and one that it replaces and that stays."""
     depths = [name.depth for name, _ in state.heads]
     held = {segment.name.hash for segment, since in state.folded if depths and since < min(depths)}
     older = sorted((name for name in state.listed if name.text in state.superseded), key=lambda name: -name.depth)
-    segments = [name.text for name in state.listed if name.depth < 0 and name.hash in held | state.replaced]
-    return [*segments, *(name.text for name in older[_SPARE:])]
+    segments = [name for name in state.listed if name.depth < 0 and name.hash in held | state.replaced]
+    return [*segments, *older[_SPARE:]]
 
 
 @dataclass

@@ -73,20 +73,27 @@ class Vouching(Protocol):
         """The name of an object."""
 
     def objection(self, name: LogName) -> str | None:
-        """Why an object of this name is not fetched; None if it is accepted."""
+        """Why an object of this name is not fetched, "" if it is passed over silently; None if it is accepted."""
 
 
 @final
 class Checksums:
-    """Names without signatures. Signed names are accepted too, by their hashes."""
+    """Names without signatures. Signed names are accepted too, by their hashes.
+
+    Args:
+        signed_only: pass over names without a signature. Signatures are not checked.
+    """
 
     can_write = True
+
+    def __init__(self, *, signed_only: bool = False) -> None:
+        self._signed_only = signed_only
 
     def name(self, kind: str, data: bytes) -> LogName:
         return LogName(f"{kind}-{hash_of(data)}", kind, hash_of(data), None)
 
     def objection(self, name: LogName) -> str | None:
-        return None
+        return "" if self._signed_only and name.signature is None else None
 
 
 @final

@@ -10,6 +10,7 @@ description of the store, fields and metadata, by its hash: most hosts have the 
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import platform
@@ -22,7 +23,7 @@ from typing import Any
 
 import xxhash
 
-from warmstore.errors import BadArtifact, Damaged, NewerFormat, StoreExists
+from warmstore.errors import BadArtifact, Damaged, NewerFormat, NotTrusted, StoreExists
 from warmstore.records.format.fields import fields_from_json, fields_to_json
 from warmstore.records.format.manifest import FORMAT as STORE_FORMAT
 from warmstore.records.format.manifest import Manifest, is_generation
@@ -60,7 +61,8 @@ class Part:
     """What one host has pushed.
 
     host: its name. manifest: of its store. chunks: by number. gone: numbers of chunks that it no longer has. segments:
-    hashes of the segments that say so. abouts: hashes of its description.
+    hashes of the segments that say so. abouts: hashes of its description. signed: names of the chunks that signed
+    segments name.
     """
 
     host: str
@@ -69,6 +71,7 @@ class Part:
     gone: frozenset[int]
     segments: frozenset[str]
     abouts: frozenset[str]
+    signed: frozenset[str]
 
     @property
     def name(self) -> str:
@@ -95,13 +98,16 @@ class PartLog:
     Args:
         mirror: the folder for what was fetched of it; None keeps it in memory.
         sign: sign what is pushed, and use nothing that is not signed by one of this user's keys.
+        signed_only: without `sign`: read what is signed by any key, as hosts with this key do.
 
     Raises:
         NotTrusted: `sign`, and there is no key.
     """
 
-    def __init__(self, mirror: Path | None, *, sign: bool = False) -> None:
-        vouching: Vouching = Signatures(Keyring.from_environment(), _PURPOSE) if sign else Checksums()
+    def __init__(self, mirror: Path | None, *, sign: bool = False, signed_only: bool = False) -> None:
+        vouching: Vouching = (
+            Signatures(Keyring.from_environment(), _PURPOSE) if sign else Checksums(signed_only=signed_only)
+        )
         self.sign = sign
         self.log = SegmentLog(FOLDER, vouching, Mirror(mirror))
         self._abouts = Mirror(None if mirror is None else mirror.with_name(f"{mirror.name}.about"))
@@ -192,6 +198,20 @@ class PartLog:
         }
         payload = json.dumps(content, separators=(",", ":")).encode()
         objects.run(self.log.append(objects, payload, known.state, replaces=replaces))
+
+    def check_may_forget(self, objects: Objects, chunks: Collection[str]) -> None:
+        """Raise NotTrusted if signed segments name chunks that shall be forgotten, and this log does not sign.
+
+        Args:
+            chunks: those among `Part.signed`.
+        """
+        if chunks and not self.sign:
+            raise NotTrusted(
+                errno.EPERM,
+                "parts of it are signed, and hosts that use signed ones alone would not see the change: pass sign=True "
+                "(--sign)",
+                objects.location.url,
+            )
 
     async def _about(self, objects: Objects, name: str) -> dict[str, Any] | None:
         data = self._abouts.get(name)
@@ -287,7 +307,12 @@ def _part(listed: list[tuple[Segment, _Content]], abouts: Mapping[str, dict[str,
         raise Damaged(f"{what}: its description cannot be read: {error!r}") from None
     kept = {number: chunk for number, chunk in chunks.items() if number not in gone}
     segments = frozenset(segment.name.hash for segment, _ in listed)
-    return Part(first.host, manifest, kept, gone, segments, frozenset(readable))
+    by_key = [content for segment, content in listed if segment.name.signature is not None]
+    unsaid = {number for content in by_key for number in content.gone}
+    signed = frozenset(
+        chunk.chunk.name for content in by_key for number, chunk in content.chunks.items() if number not in unsaid
+    )
+    return Part(first.host, manifest, kept, gone, segments, frozenset(readable), signed)
 
 
 def _older(objects: Objects) -> list[str]:

@@ -138,18 +138,24 @@ def repair(remote: Remote, *, deep: bool = False) -> RemoteReport:
 
     Raises:
         NotAStore, RemoteUnavailable, RemoteRefused: as `verify`.
-        NotTrusted: signatures are needed, and no key can make them.
+        NotTrusted: signatures are needed, and no key can make them; or `remote` does not sign, and damaged chunks are
+            named by signed segments.
     """
     with contextlib.closing(remote.open()) as objects:
-        report = _verify(objects, PartLog(None, sign=remote.sign), deep=deep)
+        views = _views(sign=remote.sign)
+        report = _verify(objects, views[0], deep=deep)
         log = remote.part_log()
-        for host in report.hosts:
-            if host.damaged:
-                parts = log.read(objects)
-                if (part := parts.of(host.store)) is not None:
-                    kept = {number: one for number, one in part.chunks.items() if number not in host.damaged}
-                    _rewrite(objects, log, parts, part, kept)
-        damaged = PartLog(None, sign=remote.sign).read(objects).state.damaged if report.hosts or report.problems else ()
+        mended = {host.store: host.damaged for host in report.hosts if host.damaged}
+        for found in log.read(objects).parts if mended else ():
+            listed = [found.chunks.get(number) for number in mended.get(found.manifest.id, ())]
+            log.check_may_forget(objects, found.signed.intersection(one.chunk.name for one in listed if one))
+        for store, numbers in mended.items():
+            parts = log.read(objects)
+            if (part := parts.of(store)) is not None:
+                kept = {number: one for number, one in part.chunks.items() if number not in numbers}
+                _rewrite(objects, log, parts, part, kept)
+        has_log = report.hosts or report.problems
+        damaged = {name for view in views for name in view.read(objects).state.damaged} if has_log else set()
         if damaged:
             objects.run(log.log.fold(objects, log.read(objects).state))
             objects.delete(damaged)
@@ -169,7 +175,8 @@ def retire(remote: Remote, host: str) -> list[HostReport]:
     Raises:
         ValueError: `host` is empty.
         NotAStore: there is no such host.
-        NotTrusted: signatures are needed, and no key can make them.
+        NotTrusted: signatures are needed, and no key can make them; or `remote` does not sign, and the parts are
+            signed.
     """
     with contextlib.closing(remote.open()) as objects:
         log = remote.part_log()
@@ -183,14 +190,16 @@ def _parts_of(objects: Objects, log: PartLog, host: str) -> list[Part]:
     if not host:
         raise ValueError("the name of the host is empty; `warmstore remote verify` lists the hosts")
     parts = [part for part in log.read(objects).parts if part.chunks]
-    if named := [part for part in parts if part.host == host]:
-        return named
-    found = [part for part in parts if _ID.fullmatch(host) and part.manifest.id.startswith(host)]
-    if len(found) != 1:
+    found = [part for part in parts if part.host == host]
+    by_id = [part for part in parts if _ID.fullmatch(host) and part.manifest.id.startswith(host)]
+    if not found and len(by_id) != 1:
         raise NotAStore(
             f"{objects.location.url} has no part of a host {host!r}, and not one store whose id begins with that, in "
             "8 digits or more; `warmstore remote verify` lists them"
         )
+    found = found or by_id
+    for part in found:
+        log.check_may_forget(objects, part.signed)
     return found
 
 
@@ -217,36 +226,45 @@ def gc(remote: Remote, *, keep: float, dry_run: bool = False) -> Collected:
     if not keep >= LEAST_KEEP:
         raise ValueError(f"keep is {keep:,.0f} seconds; it must be a day at least: a push may be under way")
     with contextlib.closing(remote.open()) as objects:
-        log = PartLog(None)  # what others have signed, or not, is needed too
+        views = _views(sign=False)  # what others have signed, or not, is needed too
         now = objects.run(objects.clock_async())
-        unused = _unnamed(objects, log, objects.entries(), now)
+        unused = _unnamed(objects, views, objects.entries(), now)
         old = [entry for entry in unused if entry.modified < now - keep]
         if not dry_run:
             groups = [old[first : first + _AT_ONCE] for first in range(0, len(old), _AT_ONCE)]
-            old = [entry for group in groups for entry in _remove(objects, log, group, now, keep)]
+            old = [entry for group in groups for entry in _remove(objects, views, group, now, keep)]
         return Collected(len(old), sum(entry.size for entry in old), len(unused) - len(old))
 
 
-def _unnamed(objects: Objects, log: PartLog, entries: Iterable[Entry], now: float) -> list[Entry]:
+def _views(*, sign: bool) -> list[PartLog]:
+    """The logs of those who use what their keys have signed; or of those who use everything, and who use only what is
+    signed: an unsigned segment replaces a signed one for the former alone."""
+    return [PartLog(None, sign=True)] if sign else [PartLog(None), PartLog(None, signed_only=True)]
+
+
+def _unnamed(objects: Objects, views: list[PartLog], entries: Iterable[Entry], now: float) -> list[Entry]:
     """The objects among some that nothing names. Those of staged writes must be among them.
 
     Raises:
         Damaged: something cannot be read.
     """
     if has_parts(objects):
-        parts = log.read(objects)
-        if parts.problems:
-            raise Damaged(f"{objects.location.url}: {parts.problems[0]}; repair it first, or retire the host")
-        return _unused(entries, _needed(parts, objects))
+        needed: set[str] = set()
+        for view in views:
+            parts = view.read(objects)
+            if parts.problems:
+                raise Damaged(f"{objects.location.url}: {parts.problems[0]}; repair it first, or retire the host")
+            needed |= _needed(parts, objects)
+        return _unused(entries, needed)
     lists, expired = _staged_lists(entries, now - STAGED_KEEP)
     return [*_unused(entries, _named_in_store(objects, lists)), *expired]
 
 
-def _remove(objects: Objects, log: PartLog, group: list[Entry], now: float, keep: float) -> list[Entry]:
+def _remove(objects: Objects, views: list[PartLog], group: list[Entry], now: float, keep: float) -> list[Entry]:
     """Remove the objects that still are old, and that still nothing names. Returns them."""
     wanted = {entry.name: entry for entry in group}
     unnamed = _unnamed(
-        objects, log, {**wanted, **{entry.name: entry for entry in objects.entries(STAGED)}}.values(), now
+        objects, views, {**wanted, **{entry.name: entry for entry in objects.entries(STAGED)}}.values(), now
     )
     # After what names them was read: a push that sends one of them again later has not named it yet.
     found = objects.run(objects.each(objects.entry_async, [entry.name for entry in unnamed if entry.name in wanted]))
