@@ -1,7 +1,9 @@
 """Usage leases: a folder stays while anybody uses it, and goes when nobody does."""
 
+import errno
 import fcntl
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -11,6 +13,8 @@ import pytest
 from tests.faults.children import in_child, well
 
 from warmstore.storage import lease as lease_module
+from warmstore.storage.files import Files
+from warmstore.storage.folder_removal import is_hidden
 from warmstore.storage.lease import UsageLease, lock_path, remove_unused
 
 pytestmark = pytest.mark.forks
@@ -81,6 +85,54 @@ def test_a_link_is_no_lock(folder: Path, tmp_path: Path) -> None:
             ask(folder)
     assert folder.exists()
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("how", ["remove_unused", "release_and_remove"])
+def test_a_removal_that_is_killed_leaves_no_half_of_a_folder(
+    how: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "marker").write_bytes(b"x")
+
+    def killed(path: Path, **options: Any) -> None:
+        (path / "marker").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def remove(say: Any) -> None:
+        lease = UsageLease(folder)
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "rmtree", killed)
+            if how == "remove_unused":
+                lease.release()
+                remove_unused(folder, lock_too=True)
+            lease.release_and_remove()
+
+    assert in_child(remove).signal == signal.SIGKILL
+    assert not folder.exists()
+    (left,) = (path for path in folder.parent.iterdir() if path.is_dir())
+    assert is_hidden(left.name)
+    others = [folder.with_name(name) for name in (".mine.cleared.tmp", "cleared.tmp", ".x.0123456z.cleared.tmp")]
+    for path in [folder, *others]:
+        path.mkdir()
+    assert remove_unused(folder, lock_too=True)
+    assert {*folder.parent.iterdir()} == {*others}
+
+
+def test_a_folder_goes_where_it_cannot_be_renamed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mount points, and folders in a layer of a container's image."""
+
+    def refused(files: Files, old: Path, new: Path) -> None:
+        raise OSError(errno.EXDEV, "it is in another layer")
+
+    monkeypatch.setattr(Files, "rename", refused)
+    assert remove_unused(folder, lock_too=True)
+    assert list(folder.parent.iterdir()) == []
+
+
+def test_a_link_to_a_folder_stays(folder: Path) -> None:
+    link = folder.with_name("link")
+    link.symlink_to(folder)
+    assert not remove_unused(link, lock_too=True)
+    assert (link / "inner" / "file").exists()
 
 
 def test_a_process_that_is_killed_gives_up_its_lease(folder: Path) -> None:

@@ -61,7 +61,7 @@ def _version(path: Path) -> Path:
     except NotAStore:
         versions = find_caches(path)
     else:
-        versions = sorted(about.parent for about in tier.glob(f"*/{ABOUT}"))
+        versions = sorted(about.parent for about in tier.glob(f"[!.]*/{ABOUT}"))
     if len(versions) != 1:
         names = ", ".join(version.name for version in versions) or "none"
         raise NotAStore(f"{path} has {len(versions)} versions: {names}; name the folder of one")

@@ -196,7 +196,7 @@ def open_copy(files: RemoteFiles) -> Path:
     try:
         head = find_copy(files.objects, at=files.remote.at)
     except RemoteUnavailable as error:
-        copies = [path for path in folder.glob("*") if (path / NAME).is_file()]
+        copies = [path for path in folder.glob("[!.]*") if (path / NAME).is_file()]
         if not copies:
             raise
         _log.warning("%s; the last copy is read", error)

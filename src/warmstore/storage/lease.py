@@ -6,12 +6,14 @@ ends. A process that removes a folder first takes the lock exclusively, without 
 For folders whose users must not write beside them see `reading_lease`.
 """
 
+import contextlib
 import fcntl
 import os
 import shutil
 from pathlib import Path
 
-from warmstore.storage.files import is_at, unlock_and_close
+from warmstore.storage.files import Files, is_at, unlock_and_close
+from warmstore.storage.folder_removal import hide, sweep_hidden
 from warmstore.storage.reading_lease import lock_alone
 
 SUFFIX = ".lock"
@@ -117,8 +119,14 @@ def _open(path: Path, flags: int, mode: int, access: int = os.O_RDWR) -> int:
 
 
 def _remove(folder: Path, *, lock_too: bool) -> bool:
-    shutil.rmtree(folder, ignore_errors=True)  # a process that still writes there may prevent it
-    gone = not folder.exists()
+    at = folder
+    if folder.is_dir() and not folder.is_symlink():
+        with contextlib.suppress(OSError):  # the parent cannot be written, or the file system does not rename folders
+            at = hide(folder, Files())
+    shutil.rmtree(at, ignore_errors=True)  # a process that still writes there may prevent it
+    if at != folder:
+        sweep_hidden(folder.parent)
+    gone = not at.exists() and not folder.exists()
     if gone and lock_too:
         lock_path(folder).unlink(missing_ok=True)
     return gone

@@ -18,7 +18,9 @@ from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.pipeline.tiers import sample_store, tier_folders
-from warmstore.pipeline.tiers.tier_quota import tier_quota
+from warmstore.pipeline.tiers.tier_inspection import read_versions
+from warmstore.pipeline.tiers.tier_quota import TierVersions, tier_quota
+from warmstore.storage.disk_usage import folder_bytes
 from warmstore.storage.lease import lock_path
 
 pytestmark = pytest.mark.forks
@@ -156,6 +158,46 @@ def test_memory_of_the_dead_is_swept(tmp_path: Path) -> None:
     assert [path.name for path in foreign.iterdir()] == ["file"]
     assert not lock_path(foreign).exists()
     shutil.rmtree(foreign)
+
+
+def test_memory_that_a_removal_has_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a process that was killed while it removed its tier: versions, without the marker."""
+    monkeypatch.setattr(tier_folders, "SHARED", tmp_path)
+    pipe = ws.Pipeline(range(30)).step(make, kind="array")
+    plan = plan_of(pipe, [(1, "memory", "raw")], [30])
+    loader = pipe.loader(plan, 8, workers=0)
+    list(loader)
+    folder = memory_of(loader)
+    left, hidden = folder.with_name(folder.name + "0"), folder.with_name(f".{folder.name}.0123abcd.cleared.tmp")
+    for path in (left, hidden):
+        shutil.copytree(folder, path)
+        (path / "WARMSTORE").unlink()
+    empty = folder.with_name(folder.name + "1")
+    empty.mkdir()
+    tier_folders.sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {folder.name, f"{folder.name}.lock"}
+    loader.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_removals_have_left_counts_and_makes_room(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(range(30)).step(make, kind="array")
+    plan = plan_of(pipe, [(1, "disk", "raw")], [30], folder=tmp_path)
+    pipe.fill(plan, 4, workers=0, progress=False)
+    tier = tier_folders.tier_folder(tmp_path)
+    (version,) = read_versions(tier)
+    left = tier / f".{version.path.name}.0123abcd.cleared.tmp"
+    shutil.copytree(version.path, left)
+    assert [state.path for state in read_versions(tier)] == [version.path]
+    (tier / "WARMSTORE").unlink()
+    tier_folders.disk_folder(tmp_path)
+    versions = TierVersions(tier, 1 << 30, evicts=False)
+    size = folder_bytes(left)
+    before = versions.nbytes()
+    assert versions.evict(1)
+    assert versions.nbytes() == before - size
+    assert not versions.evict(1)
+    assert version.path.exists()
 
 
 def test_filling_ahead(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from warmstore.records.local_store import LocalStore
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.disk_usage import entries_below
 from warmstore.storage.files import Files, file_lock
+from warmstore.storage.folder_removal import is_hidden, sweep_hidden
 from warmstore.storage.lease import SUFFIX, UsageLease, remove_unused
 from warmstore.storage.lifecycle import Closeable
 from warmstore.storage.quota import ByteQuota
@@ -168,7 +169,7 @@ def _mark(folder: Path, mode: int = 0o777) -> None:
     folder.mkdir(mode=mode, exist_ok=True)
     if is_marked(folder):
         return
-    if not all(_is_ours(path.name) for path in folder.iterdir()):
+    if not _may_remove(folder):
         raise StoreExists(f"{folder} has files that are not warmstore's; remove them, or take another folder")
     # Synced, as samples are not: a folder whose marker a power failure has lost could neither be used nor removed.
     replace_file(folder / _MARKER, _MARKER_TEXT, durable=True)
@@ -177,7 +178,7 @@ def _mark(folder: Path, mode: int = 0o777) -> None:
 def _is_ours(name: str) -> bool:
     """Whether an entry of a tier's folder has a name that only tiers give."""
     is_version = parsed_version(name.removesuffix(SUFFIX)) is not None
-    return is_version or name in _LOCKS or name.partition(".")[0] == _MARKER
+    return is_version or is_hidden(name) or name in _LOCKS or name.partition(".")[0] == _MARKER
 
 
 def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) -> tuple[StoreLocation, str]:
@@ -231,10 +232,16 @@ def scratch_folder() -> Iterator[Path]:
 
 def sweep(parent: Path) -> None:
     """Remove the tiers of processes that have ended."""
+    sweep_hidden(parent)
     for folder in {path.with_suffix("") for path in parent.glob(f"{_PREFIX}-{os.getuid()}-*")}:
         with contextlib.suppress(OSError):
-            if is_marked(folder) and remove_unused(folder, lock_too=True):
+            if _may_remove(folder) and remove_unused(folder, lock_too=True):
                 _log.info("%s: removed, its processes have ended", folder)
+
+
+def _may_remove(folder: Path) -> bool:
+    """Whether a folder with the name of a tier in memory is one, or what removals have left of one. Raises OSError."""
+    return is_marked(folder) or all(_is_ours(path.name) for path in folder.iterdir())
 
 
 def _reason(folder: Path, wanted: Wanted) -> str:

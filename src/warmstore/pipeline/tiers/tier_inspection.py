@@ -58,7 +58,7 @@ def find_tier(folder: Path) -> Path:
 
 def read_versions(tier: Path) -> list[VersionState]:
     """The states of all versions of a tier, the last used first."""
-    found = [_read_version(path.parent) for path in tier.glob(f"*/{ABOUT}")]
+    found = [_read_version(path.parent) for path in tier.glob(f"[!.]*/{ABOUT}")]
     return sorted(found, key=lambda state: (-state.used, state.path.name))
 
 

@@ -15,6 +15,7 @@ from warmstore.records.format.manifest import NAME
 from warmstore.replicate.attach import STAGING
 from warmstore.storage.disk_usage import BLOCK, folder_bytes, on_disk
 from warmstore.storage.files import HUGE_PAGE, Buffer, Files
+from warmstore.storage.folder_removal import sweep_hidden
 from warmstore.storage.history import History
 from warmstore.storage.lease import SUFFIX, remove_unused
 from warmstore.storage.locks import ReentrantFileLock
@@ -55,9 +56,9 @@ class TierVersions:
         return folder_bytes(self.folder)
 
     def evict(self, excess: int) -> bool:
+        removed = sweep_hidden(self.folder)
         if not self.evicts:
-            return False
-        removed = 0
+            return removed > 0
         for lock in sorted(self.folder.glob("*" + SUFFIX), key=_modified):
             version = lock.with_suffix("")
             if removed >= excess or not (version / ABOUT).is_file():
@@ -75,7 +76,7 @@ class TierVersions:
 
     def stores(self) -> Iterator[Path]:
         """The record stores of all versions."""
-        return (path.parent for path in self.folder.glob(f"*/*/{NAME}"))
+        return (path.parent for path in self.folder.glob(f"[!.]*/*/{NAME}"))
 
     def refusal(self, size: int) -> Exception:
         return QuotaExceeded(errno.ENOSPC, f"the tier's budget of {self.limit:,} bytes is used up", str(self.folder))

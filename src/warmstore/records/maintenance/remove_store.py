@@ -2,15 +2,14 @@
 
 import contextlib
 import re
-import secrets
 from pathlib import Path
 
 from warmstore.errors import ReadOnly, StoreExists
 from warmstore.records.maintenance.chunk_states import chunk_states
 from warmstore.storage.files import Files
+from warmstore.storage.folder_removal import hide, sweep_hidden
 from warmstore.storage.reading_lease import unread
 
-_REMOVED = ".cleared.tmp"
 _OWN = re.compile(
     r"(g\d{4,}|store\.json|cost\.json|warmstore-history\.jsonl|edit\.lock|keys-.+\.(index|direct|lock)|\.copy|\.pull(\.lock)?)"
     r"(\..+)?"
@@ -19,8 +18,8 @@ _OWN = re.compile(
 
 
 def remove_store(path: Path, files: Files | None = None) -> None:
-    """Remove a store. It is renamed first: a killed removal leaves a hidden folder, which the next removal in the same
-    folder takes away, and never half a store. Where `path` is a link, the link goes too.
+    """Remove a store. A killed removal leaves no half of it: see `folder_removal`. Where `path` is a link, the link
+    goes, too.
 
     Raises:
         NotAStore, Damaged: it cannot be read.
@@ -35,22 +34,14 @@ def remove_store(path: Path, files: Files | None = None) -> None:
     others = sorted(entry.name for entry in folder.iterdir() if not _OWN.fullmatch(entry.name))
     if others:
         raise StoreExists(f"{path} also has {others[0]!r}, which is not the store's; move that elsewhere first")
-    removed = folder.with_name(f".{folder.name[:100]}.{secrets.token_hex(4)}{_REMOVED}")
     with unread(folder) as unused:
         if not unused:
             raise ReadOnly(f"{path} is in use by a live process; end it, or let it close the cache, first")
-        files.rename(folder, removed)
+        removed = hide(folder, files)
     if path.is_symlink():
         files.remove(path)
     _remove(removed, files)
-    sweep_removed(folder.parent, files)
-
-
-def sweep_removed(parent: Path, files: Files | None = None) -> None:
-    """Remove what killed removals left in a folder."""
-    for left in parent.glob(f".*{_REMOVED}"):
-        with contextlib.suppress(OSError):
-            _remove(left, files or Files())
+    sweep_hidden(folder.parent)
 
 
 def _remove(folder: Path, files: Files) -> None:
