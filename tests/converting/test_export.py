@@ -77,6 +77,17 @@ def test_stores_are_never_replaced(store: ws.RecordStore, tmp_path: Path, target
     store.close()
 
 
+@pytest.mark.parametrize("target", ["store/x.parquet", "store/g0001/x.parquet", "store/new/x.parquet", "link/x.npy"])
+def test_nothing_is_written_into_a_store(store: ws.RecordStore, tmp_path: Path, target: str) -> None:
+    (tmp_path / "link").symlink_to("store")
+    store.flush()
+    before = {*tmp_path.rglob("*")}
+    with pytest.raises(ws.TargetExists, match="lies in it"):
+        ws.export(store, tmp_path / target, fields=["x"])
+    assert {*tmp_path.rglob("*")} == before
+    store.close()
+
+
 @pytest.mark.parametrize("inside", ["notes.txt", "deeper/x.npy", ".hidden"])
 def test_a_folder_with_other_things_than_exported_files_is_kept(
     store: ws.RecordStore, tmp_path: Path, inside: str
@@ -270,6 +281,13 @@ def test_absent_values_are_no_zeros_in_npy(tmp_path: Path, monkeypatch: pytest.M
         ):
             ws.export(tmp_path / "store", tmp_path / "x.npy", fields=[name])
     assert not (tmp_path / "x.npy").exists()
+
+
+@pytest.mark.parametrize("source", ["s3://b/{0..9}.npy", ["s3://b/*.npy"], "s3://me:secret@b/x.parquet?token=secret"])
+def test_a_url_is_no_source(tmp_path: Path, source: Any) -> None:
+    with pytest.raises(ws.NoSource, match=r"s3://b/\S* is a URL.*RecordStore\.open") as raised:
+        ws.convert(source, tmp_path / "new")
+    assert "secret" not in str(raised.value)
 
 
 def test_a_url_is_no_target(store: ws.RecordStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def convert(
         The store, open for reading.
 
     Raises:
-        NoSource: the source does not exist.
+        NoSource: the source does not exist, or is a URL: sources are local files.
         BadSource: the source is empty, of unequal lengths or damaged, or holds nulls inside of values.
         UnknownFormat: no such format, or the format cannot be found from the source.
         SchemaMismatch: a record does not fit the fields, or `fields` does not fit the source.

@@ -69,8 +69,8 @@ def export(
         UnknownFormat: no such format, or the target's name does not show the format.
         SchemaMismatch: no such field; for .npy a field that is no Array, or has absent values.
         UnsupportedType: Arrow cannot hold the values of a field; the message names it.
-        TargetExists: the target exists. `overwrite` replaces neither a folder with other things than .npy files, nor
-            the store, a part of it, or a folder around it.
+        TargetExists: the target exists, or lies in the store. `overwrite` replaces neither a folder with other things
+            than .npy files, nor the store, a part of it, or a folder around it.
         ReadOnly: the target is a URL.
         Damaged: a row does not match its checksum; the target is unchanged.
     """
@@ -138,14 +138,15 @@ def _blocks(records: CommittedRecords, fields: Fields, advance: Any) -> Iterator
 
 
 def _check_replaceable(target: Path, store: Path, overwrite: bool) -> None:
-    """Raise TargetExists if a target is there that may not be replaced. `store`: the folder that is exported."""
+    """Raise TargetExists if a target is there that may not be replaced, or would be in the store. `store`: the folder
+    that is exported."""
+    place, store = target.resolve(), store.resolve()
+    if place == store or place in store.parents or store in place.parents:
+        raise TargetExists(f"{target} is the store {store}, lies in it or holds it; name another target")
     if not (target.exists() or target.is_symlink()):
         return
     if not overwrite:
         raise TargetExists(f"{target} exists; name another target, or pass overwrite=True to replace it")
-    place, store = target.resolve(), store.resolve()
-    if place == store or place in store.parents or store in place.parents:
-        raise TargetExists(f"{target} is the store {store}, lies in it or holds it; name another target")
     if target.is_dir():
         for path in target.iterdir():
             if path.suffix != ".npy" or not path.is_file():

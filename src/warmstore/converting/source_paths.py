@@ -5,6 +5,7 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from warmstore.converting.brace_patterns import expand
 from warmstore.errors import NoSource, ReadOnly
@@ -17,7 +18,7 @@ def paths_of(source: Any) -> list[Path] | None:
     Patterns are expanded: braces such as "train-{000..099}.tar", and "*", "?", "[...]" and "**".
 
     Raises:
-        NoSource: a pattern matches no file, or a path that braces expand to does not exist.
+        NoSource: a pattern matches no file, a path that braces expand to does not exist, or a source is a URL.
     """
     if isinstance(source, str | os.PathLike):
         return _expanded(os.fspath(source))
@@ -29,6 +30,12 @@ def paths_of(source: Any) -> list[Path] | None:
 def _expanded(pattern: str) -> list[Path]:
     if Path(pattern).exists():
         return [Path(pattern)]
+    if is_remote(pattern):
+        url = urlsplit(pattern)  # its name, password and query may be secret
+        raise NoSource(
+            f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path} is a URL, and sources are local files: fetch "
+            "them first. RecordStore.open opens a store at a URL"
+        )
     names = expand(pattern)
     if names == [pattern] and not glob.has_magic(pattern):
         return [Path(pattern)]
