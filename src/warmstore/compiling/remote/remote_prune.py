@@ -7,6 +7,7 @@ names are removed too, unless they are new: their writer may be about to publish
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -63,7 +64,12 @@ def prune(
         RemoteUnavailable, RemoteRefused: A request failed. Some blobs may have been removed.
     """
     if not any(key.is_secret for key in keyring.keys):
-        raise NotTrusted(None, "none of the keys can sign, which the new manifests need", objects.location.url)
+        why = "none of the keys can sign" if keyring else "there is no key that can sign"
+        raise NotTrusted(
+            errno.EPERM,
+            f"{why}, which the new manifests need: set WARMSTORE_SIGNING_KEY or WARMSTORE_SIGNING_KEY_FILE",
+            objects.location.url,
+        )
     since = 0.0 if older_than is None else time.time() - older_than  # of the call: requests may take long
     names = [entry.name.removeprefix(f"{MANIFESTS}/") for entry in objects.entries(MANIFESTS)]
     logs = {name: log_of(name, keyring, None) for name in sorted({name.partition("/")[0] for name in names})}
