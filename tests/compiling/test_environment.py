@@ -104,7 +104,7 @@ def test_a_failure_to_ask_is_not_remembered(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-5f3c0e1a-0000-0000-0000-000000000000")
     assert probes._gpus() == (("unknown",), ((0, 0),))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setattr(probes, "_boot", lambda: "another start of the machine, perhaps with another GPU")
+    monkeypatch.setattr(probes, "boot_id", lambda: b"another start of the machine, perhaps with another GPU")
     assert probes._gpus() == (("unknown",), ((0, 0),))
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from warmstore.compiling.environment import UNKNOWN_COMPUTE, Environment
 from warmstore.storage.atomic import replace_file
+from warmstore.storage.boot import boot_id
 from warmstore.storage.files import PLAIN, read_whole
 
 # Extensions of x86-64 and ARM that compilers use with -march=native. Other flags in /proc/cpuinfo depend on the kernel
@@ -196,7 +197,7 @@ def _gpus() -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
     if not has_driver and not Path("/dev/dxg").exists():  # the GPU of Windows, in WSL
         return (), ()
     devices = sorted(path.name for path in Path("/proc/driver/nvidia/gpus").glob("*"))
-    listed = _remembered(("devices", _boot(), driver or "", *devices), _ask_nvml)
+    listed = _remembered(("devices", boot_id().decode(), driver or "", *devices), _ask_nvml)
     if listed is None:
         return ((_UNKNOWN_GPU[1],), (_UNKNOWN_GPU[2],)) if has_driver else ((), ())
     found = [(uuid, name, (int(major), int(minor))) for uuid, name, major, minor in json.loads(listed)]
@@ -211,13 +212,6 @@ def _gpus() -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
             chosen += match[:1]
         found = chosen
     return tuple(name for _, name, _ in found), tuple(compute for _, _, compute in found)
-
-
-def _boot() -> str:
-    """An id of the time since this machine was started, in which no GPU is replaced."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
 
 
 def _ask_nvml() -> str | None:

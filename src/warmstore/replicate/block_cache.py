@@ -17,7 +17,6 @@ import numpy as np
 
 from warmstore.errors import BadArtifact, BadBudget, Damaged
 from warmstore.records.format.chunk_names import chunk_path
-from warmstore.records.index.key_index import boot_id
 from warmstore.remote.objects import Objects
 from warmstore.replicate.block_states import (
     ABSENT,
@@ -38,6 +37,7 @@ from warmstore.replicate.sidecar import Sidecar, sidecar_path
 from warmstore.storage.array_types import Bools, Bytes, Int64
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.block_source import BLOCK
+from warmstore.storage.boot import boot_id
 from warmstore.storage.files import Files, open_or_create, opened, write_all
 from warmstore.storage.memory.mmap import GrowableMmap
 from warmstore.storage.rw_lock import RWLock

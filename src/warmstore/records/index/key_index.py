@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import xxhash
 
 from warmstore.records.index.key_table import BUCKET, PARTITIONS, KeyTable
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.read.verified_column import Values, VerifiedColumn
 from warmstore.storage.array_types import Int64
+from warmstore.storage.boot import boot_id
 from warmstore.storage.files import HUGE_PAGE, Files, file_lock, is_read_only
 from warmstore.storage.memory.mmap import GrowableMmap, OutgrownMapping
 from warmstore.storage.quota import Reserve
@@ -429,11 +429,3 @@ def host_name() -> str:
 
 def _hash(header: Any) -> int:
     return xxhash.xxh3_64_intdigest(header.tobytes()[: -HEADER["hash"].itemsize])
-
-
-def boot_id() -> bytes:
-    """An id of this start of the machine, at most 40 bytes."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_bytes()[:36]
-    except OSError:
-        return str(int(psutil.boot_time())).encode()
