@@ -231,7 +231,9 @@ class TierSubject:
 def content(number: int, *, other: bool) -> bytes:
     """An artifact: blobs of random bytes, and a package and a description of a key in their stored forms."""
     if number == 0:
-        return Package("frame", (("numpy", "2.0"),), (("L['x']", "text"),), ((1, None),), other, b"data").to_bytes()
+        return Package(
+            "frame", (("numpy", "2.0"),), (("L['x']", "text"),), ((1, None),), other, "avx2 256", b"data"
+        ).to_bytes()
     if number == 1:
         return KeyDescription({"input 0": "shape"}, {"add": 7 if other else 8}).to_bytes()
     return np.random.default_rng([number, other]).bytes(700)

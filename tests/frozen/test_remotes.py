@@ -16,6 +16,7 @@ from tests.frozen.specimens import PIPELINES, plan_for
 from tests.frozen.test_frozen import check_cache, equal
 
 import warmstore as ws
+from warmstore.identity.identity import RULES
 from warmstore.replicate.parts import FORMAT
 from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.upkeep import verify
@@ -23,6 +24,8 @@ from warmstore.replicate.upkeep import verify
 pytestmark = [pytest.mark.forks, pytest.mark.remotes, pytest.mark.usefixtures("untouched")]
 
 FROZEN = [3]
+RULES_OF = {3: 1}
+"""The rules of identity by which the samples in each specimen count."""
 ALL = list(range(len(IDS)))
 
 
@@ -100,6 +103,7 @@ def test_tiers_of_a_pipeline(version: int, tmp_path: Path) -> None:
         uncached = list(loader)
     pulled = pipe.pull(remote_of(version) / "tiers", plan)
     filled = pipe.fill(plan, workers=0, progress=False)
-    assert filled.found == pulled.records > 0
+    assert filled.found == pulled.records
+    assert (pulled.records > 0) == (RULES_OF[version] == RULES)
     with pipe.loader(plan, 4, workers=0) as loader:
         assert equal(list(loader), uncached)

@@ -21,7 +21,7 @@ from warmstore.pipeline.tiers.tier_folders import tier_folder, version_name
 __all__ = ["ran"]
 pytestmark = pytest.mark.forks
 
-FROZEN = [5]
+FROZEN = [5, 6]
 
 
 def copied(version: int, name: str, folder: Path) -> tuple[Plan, list[Path]]:

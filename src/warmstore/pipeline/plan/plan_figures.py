@@ -87,15 +87,6 @@ class PlanFigures:
         least = max((1 - _ERROR) * predicted - short * _START / 3, (1 - 2.5 * _ERROR) * predicted)
         return least, (1 + _ERROR) * predicted + short * _START
 
-    @property
-    def other_reason(self) -> str:
-        """Why nothing is cached after a step that has no reason of its own."""
-        if self.placements:
-            return "other steps save more per byte"
-        if self.strategy in ("none", "page-cache"):
-            return f"the rule is {self.strategy!r}"
-        return "see the notes" if self.memory or self.disk else "the plan has no budget"
-
     def samples_in(self, placement: int) -> int:
         """How many samples a placement gets, all buckets together."""
         return sum(self.counts[placement])
@@ -113,3 +104,12 @@ class PlanFigures:
     def mean(self, values: tuple[float, ...]) -> float:
         """The mean over all samples of a figure per bucket."""
         return float(np.dot(self.profile.counts, values)) / max(self.samples, 1)
+
+
+def other_reason(plan: PlanFigures) -> str:
+    """Why a plan caches nothing after a step that has no reason of its own."""
+    if plan.placements:
+        return "other steps save more per byte"
+    if plan.strategy in ("none", "page-cache"):
+        return f"the rule is {plan.strategy!r}"
+    return "see the notes" if plan.memory or plan.disk else "the plan has no budget"

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from warmstore.pipeline.plan.plan_figures import PlanFigures
+from warmstore.pipeline.plan.plan_figures import PlanFigures, other_reason
 from warmstore.storage.humanize import format_duration, format_size
 
 _WIDTH = 140
@@ -64,7 +64,7 @@ def kept(plan: PlanFigures, step: int) -> list[str]:
 def reason(plan: PlanFigures, step: int) -> str:
     """Why no samples are cached after a step."""
     text = plan.reasons[step] if step < len(plan.reasons) else ""
-    return f"no: {text or plan.other_reason}"
+    return f"no: {text or other_reason(plan)}"
 
 
 def summary(plan: PlanFigures) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from warmstore.extras import not_installed
-from warmstore.pipeline.plan.plan_figures import PlanFigures
+from warmstore.pipeline.plan.plan_figures import PlanFigures, other_reason
 from warmstore.storage.humanize import format_duration, format_size
 
 _INK, _SOFT, _LINE, _TRACK = "#1f2933", "#6b7785", "#d9dee4", "#f1f3f5"
@@ -102,7 +102,7 @@ def _kept(axes: Any, plan: PlanFigures) -> None:
         axes.barh(row, 1.0, _BAR, color=_TRACK)
         if not any(place.step == row for place in plan.placements):
             reason = plan.reasons[row] if row < len(plan.reasons) else ""
-            reason = reason.partition(":")[0] or plan.other_reason
+            reason = reason.partition(":")[0] or other_reason(plan)
             axes.text(0.015, row, reason if len(reason) < 52 else reason[:50] + "…", va="center", size=8.5, color=_SOFT)
     for row in {place.step for place in plan.placements}:
         _segments(axes, plan, row)

@@ -6,7 +6,7 @@ from typing import Any
 from warmstore.pipeline.tiers.tier_quota import ABOUT
 from warmstore.storage import checked_json
 
-FORMAT = 5
+FORMAT = 6
 """The format of versions. One of another format is removed and filled again."""
 
 
