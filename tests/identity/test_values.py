@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import os
 import sys
 import types
 import zlib
@@ -300,6 +301,30 @@ def test_constants_of_code_that_name_files_count_with_them(code: str, tmp_path: 
     before = identify(function).require().digest
     path.write_text("ab")
     assert identify(function).require().digest != before
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open(os.path.expanduser('~/a.txt')).read()",
+        "open(os.path.expanduser(NAMES[-1])).read()",
+        "open(os.path.join(os.path.expanduser(FOLDER), 'a.txt')).read()",
+    ],
+)
+@pytest.mark.parametrize("count", [1, 2 * FEW])
+def test_names_below_the_home_folder_count_with_their_files(
+    code: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "folder").mkdir()
+    names = [*(f"word {number}" for number in range(1, count)), "~/a.txt"]
+    function = eval(f"lambda: {code}", {"os": os, "NAMES": names, "FOLDER": "~/folder"})
+    digests = set()
+    for text in ("a", "ab"):
+        for folder in (tmp_path, tmp_path / "folder"):
+            (folder / "a.txt").write_text(text)
+        digests.add(identify(function).require().digest)
+    assert len(digests) == 2
 
 
 def test_attributes_with_dots_in_their_names_have_places_of_their_own() -> None:

@@ -125,7 +125,8 @@ def test_text_in_arrays_names_files(tmp_path: Path, form: str) -> None:
 
 
 def text_if_there(path: Any) -> str:
-    return text_in(path) if Path(os.fsdecode(path)).exists() else ""
+    path = Path(os.fsdecode(path)).expanduser()
+    return text_in(path) if path.exists() else ""
 
 
 @pytest.mark.parametrize("kind", [str, Path, os.fsencode, np.str_, lambda name: (name,)])
@@ -135,7 +136,9 @@ def test_files_are_found_wherever_in_a_list_they_are(
 ) -> None:
     """The first samples name none: files that are still to come, or words."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     names = [f"word {number}" if number % 2 or number < 20 else f"folder/{number}" for number in range(count)]
+    names[32] = "~/folder/32"
     Path("folder").mkdir()
     for number in (20, 21, 25):
         Path(names[number]).write_text("a")
@@ -143,8 +146,8 @@ def test_files_are_found_wherever_in_a_list_they_are(
     samples = list(map(kind, names))
     expected = ["a" if number in (20, 21, 25) else "" for number in range(count)]
     assert epoch(samples, step, tmp_path / "cache") == expected
-    for number, text in [(20, "replaced"), (21, "replaced"), (30, "new"), (31, "new")]:
-        Path(names[number]).write_text(text)
+    for number, text in [(20, "replaced"), (21, "replaced"), (30, "new"), (31, "new"), (32, "new")]:
+        Path(names[number]).expanduser().write_text(text)
         expected[number] = text
     assert epoch(samples, step, tmp_path / "cache") == expected
 
@@ -152,10 +155,10 @@ def test_files_are_found_wherever_in_a_list_they_are(
 def test_words_are_compared_with_names_as_the_file_system_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("Word").write_text("a")
-    assert named_files.first_parts() == {"", ".", "..", "Word"}
+    assert named_files.first_parts() == {"", ".", "..", "~", "Word"}
     assert named_files.first_parts([str(tmp_path / "not there")]) is None
     Path("wORD").write_text("a")
-    assert named_files.first_parts() == {"", ".", "..", "Word", "wORD"}
+    assert named_files.first_parts() == {"", ".", "..", "~", "Word", "wORD"}
     monkeypatch.setattr(named_files.os, "listdir", lambda folder: ["Word"])  # as where case is ignored
     assert named_files.first_parts() is None
 

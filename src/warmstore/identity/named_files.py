@@ -107,11 +107,11 @@ def may_be_path(text: str) -> bool:
 
 
 def first_parts(folders: Sequence[str] = ()) -> frozenset[str] | None:
-    """The first parts of all paths that exist: "", and the names in the working directory and in `folders`.
+    """The first parts of all paths that exist: "", "~", and the names in the working directory and in `folders`.
 
     None if they cannot be told: a folder cannot be listed, or ignores the case of names.
     """
-    found = {"", ".", ".."}
+    found = {"", ".", "..", "~"}
     for folder in (".", *folders):
         try:
             names = os.listdir(folder)  # noqa: PTH208  names alone, a million times
@@ -139,14 +139,14 @@ def file_text(path: str, files: Files, root: str | None, checkouts: tuple[str, .
     An absolute path below `root` or a checkout has a text even if nothing is there.
 
     Args:
-        path: The path. A relative path starts at the working directory.
+        path: The path. A relative path starts at the working directory, and "~/" at the home folder.
         files: "stat", by size and time; "content", by content.
         root: Paths below this folder count relative to it.
         checkouts: Folders of the program. Their files count by content, and by their path relative to the folder.
     """
     if not may_be_path(path):
         return ""
-    found = stat_of(path)
+    path, found = located(path)
     if found is None and not os.path.isabs(path):  # noqa: PTH117  called for every text
         return ""
     absolute = os.path.abspath(path)  # noqa: PTH100  it must not follow links
@@ -158,6 +158,16 @@ def file_text(path: str, files: Files, root: str | None, checkouts: tuple[str, .
     if files == "content" or (inside and found.st_size <= _LARGEST_OF_PROGRAM):
         return f"{place} file {content_of(absolute, found)}"
     return f"{place} file of {found.st_size} bytes at {_settled(found)}"
+
+
+def located(path: str) -> tuple[str, os.stat_result | None]:
+    """A path and the `stat_of` it. A path such as "~/a" is replaced as by code that expands it, if a file is there."""
+    found = stat_of(path)
+    if found is None and path.startswith("~/"):
+        expanded = os.path.expanduser(path)  # noqa: PTH111  a Path would drop a last "/"
+        if (named := stat_of(expanded)) is not None:
+            return expanded, named
+    return path, found
 
 
 @dataclass(frozen=True)
@@ -203,11 +213,10 @@ class FileStamps:
         except (OSError, ValueError):
             if not text.startswith("~/"):
                 return ""
-            home = text = os.path.expanduser(text)  # noqa: PTH111  for code that expands it; it must stay as written
-            named = stat_of(text)
+            text, named = located(text)
             if named is None:
                 return ""
-            found = named
+            home, found = text, named
         if self.files == "stat" and self.root is None and stat.S_ISREG(found.st_mode):
             place = home or ("" if text.startswith("/") else os.getcwd())  # noqa: PTH109
             return f"{place} {found.st_size} {_settled(found)};"

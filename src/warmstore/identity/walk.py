@@ -343,7 +343,7 @@ class Walk(ABC):
         is_movable = text.startswith(named_files.MOVABLE)
         is_argument = place.root == 0 and place.suffix.startswith("(") and place.suffix.endswith(")")
         if self.settings.folders and is_argument and (is_movable or text.endswith(" folder")):
-            folder = os.path.abspath(path)  # noqa: PTH100
+            folder = os.path.abspath(named_files.located(path)[0])  # noqa: PTH100
             if folder not in self.settings.elsewhere and (listed := named_files.listing(folder)):
                 self.fact(place + ".<files in it>", listed)
         # A movable path differs between copies of a checkout, so its text replaces the path.

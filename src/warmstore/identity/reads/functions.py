@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
+from warmstore.identity.named_files import located
 from warmstore.identity.object_state import MISSING, content_of, full_name
 from warmstore.identity.origin import (
     INSTALLED,
@@ -188,11 +190,13 @@ def _read_named_files(walk: Walk, place: Place, function: FunctionType, facts: C
     for text in facts.strings:
         if not _may_be_name(text):
             continue
-        is_absolute = os.path.isabs(text)  # noqa: PTH117
+        path, found = located(text)
+        is_absolute = os.path.isabs(path)  # noqa: PTH117
         beside = [] if is_absolute else _files_in(folders, text)
         # The working directory of the program may be the folder of the file, or another.
-        is_named = bool(text.strip("./")) and (opens or is_absolute) and os.path.isfile(text)  # noqa: PTH113
-        if is_named and not any(os.path.samefile(text, path) for path in beside):  # noqa: PTH121
+        is_file = found is not None and stat.S_ISREG(found.st_mode)
+        is_named = bool(text.strip("./")) and (opens or is_absolute) and is_file
+        if is_named and not any(os.path.samefile(path, other) for other in beside):  # noqa: PTH121
             walk.file(place + f".<{text[:80]!r}>", text)
 
 
@@ -215,7 +219,8 @@ def _may_be_name(text: str) -> bool:
 
 def _folder(value: Any) -> str:
     """The folder that a value names; "" if it names none."""
-    if not isinstance(value, str | os.PathLike) or len(str(value)) >= 4096 or not os.path.isdir(value):  # noqa: PTH112
+    if not isinstance(value, str | os.PathLike) or len(str(value)) >= 4096:
         return ""
     path = os.fspath(value)
-    return path if isinstance(path, str) else ""
+    path, found = located(path) if isinstance(path, str) else ("", None)
+    return path if found is not None and stat.S_ISDIR(found.st_mode) else ""

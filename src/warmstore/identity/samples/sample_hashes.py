@@ -235,14 +235,16 @@ class TextHashes:
 
 @dataclass(frozen=True)
 class _NoFile:
-    st_size = st_mtime_ns = st_mode = 0
+    st_mode: int = 0
+    st_size = st_mtime_ns = 0
 
 
-_NO_FILE = _NoFile()
+_NO_FILE, _BELOW_HOME = _NoFile(), _NoFile(1)
+"""Where nothing has the name itself. A name such as "~/a" may have a file below the home folder."""
 
 
 def _stat(text: str) -> os.stat_result | _NoFile:
     try:
         return os.stat(text)  # noqa: PTH116  there may be millions
     except (OSError, ValueError):
-        return _NO_FILE
+        return _BELOW_HOME if text.startswith("~/") else _NO_FILE
