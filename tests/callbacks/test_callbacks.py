@@ -3,10 +3,12 @@
 import logging
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tests.faults.children import in_child
 from tests.slow import thinned
 from torch import nn
 
@@ -127,6 +129,59 @@ class TestMeter:
         saved = [each["warmstore/seconds_saved"] for each in found]
         assert found[2]["warmstore/total_seconds_saved"] == pytest.approx(sum(saved))
 
+    def test_two_caches_of_one_id_keep_their_names(self, module: Any, tmp_path: Path) -> None:
+        with ws.FeatureCache(tmp_path / "other", "double") as cache:
+            other, meter = ws.CachedModule(Double(), cache), CacheMeter([module, cache, f := ws.cached(tmp_path)(abs)])
+            found = []
+            for used in (module, other, module):
+                f(1)
+                look_up(used)
+                found.append({name for name in meter.figures() if "double" in name and "rate" in name})
+            f.cache.close()
+        first, second = "warmstore/double/hit_rate", "warmstore/double-2/hit_rate"
+        assert found == [{first}, {second}, {first}]
+
+    def test_nothing_is_saved_without_a_hit(self, tmp_path: Path) -> None:
+        """Calls that are faster than those before lower the mean."""
+        f = ws.cached(tmp_path)(lambda x: x + 1)
+        meter = CacheMeter(f)
+        f.cache._usage.add(100.0, 1)
+        f(1)
+        f(1)
+        first = meter.figures()["warmstore/seconds_saved"]
+        assert first == pytest.approx(50, rel=0.1)
+        for number in range(2, 30):
+            f(number)
+        last = meter.figures()
+        assert (last["warmstore/hits"], last["warmstore/seconds_saved"]) == (0, 0)
+        assert last["warmstore/total_seconds_saved"] == first
+        f.cache.close()
+
+    @pytest.mark.forks
+    def test_a_forked_child_counts_its_own(self, module: Any, tmp_path: Path) -> None:
+        f = ws.cached(tmp_path)(lambda x: x + 1)
+        pipe, plan = planned()
+        meter = CacheMeter([module, f, plan])
+        with pipe.loader(plan, batch_size=20, workers=0) as loader:
+            for _ in loader:
+                pass
+        look_up(module)
+        f(1)
+        module.cache.flush()
+        f.cache.flush()
+
+        def child(say: Any) -> None:
+            look_up(module, 2)
+            f(1)
+            say(meter.figures())
+            f.cache.close()
+
+        (figures,) = in_child(child).said
+        assert (figures["warmstore/hits"], figures["warmstore/misses"]) == (3, 0)
+        assert meter.figures()["warmstore/misses"] == 209
+        f.cache.close()
+        assert (f.cache.stats().hits, f.cache._usage.in_all().hits, f.cache._usage.in_all().misses) == (0, 1, 1)
+
     def test_the_name_of_a_plan_is_that_of_its_steps(self, module: Any) -> None:
         pipe, plan = planned()
         with pipe.loader(plan, batch_size=20, workers=0) as loader:
@@ -215,7 +270,7 @@ def test_lightning(module: Any, tmp_path: Path) -> None:
 
     class Watch(lightning.Callback):  # type: ignore[misc]
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            seen.append(float(trainer.callback_metrics["warmstore/hit_rate"]))
+            seen.append(trainer.callback_metrics["warmstore/hit_rate"].item())
 
     trainer = lightning.Trainer(
         max_epochs=3,
@@ -236,6 +291,26 @@ def test_lightning(module: Any, tmp_path: Path) -> None:
     assert [float(rate) for rate in rates if rate] == [0, 1, 1]
     with pytest.raises(ValueError, match="every_n_steps"):
         LightningCallback(every_n_steps=0)
+
+
+def test_lightning_counts_steps_of_the_optimizer(module: Any, tmp_path: Path) -> None:
+    pytest.importorskip("lightning.pytorch")
+    from warmstore.callbacks import LightningCallback
+
+    class Logs:
+        steps: list[int] = []  # noqa: RUF012
+
+        def log_metrics(self, figures: Any, step: int) -> None:
+            self.steps.append(step)
+
+    trainer = SimpleNamespace(global_step=0, callback_metrics={}, loggers=[Logs()])
+    callback = LightningCallback(module, every_n_steps=2)
+    callback.on_fit_start(trainer, None)
+    for batch in range(1, 21):  # four batches a step
+        look_up(module)
+        trainer.global_step = batch // 4
+        callback.on_train_batch_end(trainer, None)
+    assert Logs.steps == [2, 4]
 
 
 @pytest.mark.parametrize("first", thinned(2, [False, True]))
@@ -281,6 +356,10 @@ def test_transformers(module: Any, tmp_path: Path, first: bool) -> None:
     assert rates == [0, 1]
     if first:
         assert [logs["warmstore/hit_rate"] for logs in Reporter.seen if "loss" in logs] == [0, 1]
+    metrics = trainer.evaluate(data)
+    assert "eval_runtime" in metrics
+    assert not [name for name in metrics if name.startswith("warmstore/")]
+    assert trainer.state.log_history[-1]["warmstore/hit_rate"] == 1
 
 
 def test_without_a_framework_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

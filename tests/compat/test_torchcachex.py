@@ -189,6 +189,12 @@ def test_other_weights_under_one_module_id_are_refused(tmp_path):
         CacheModuleDecorator(nn.Linear(2, 2).requires_grad_(False), cache)(x, cache_ids=range(2))
 
 
+def test_outputs_of_several_shapes_are_refused(tmp_path):
+    cache = backend(tmp_path)
+    with pytest.raises(ws.SchemaMismatch, match=r"several shapes: \(1,\), \(2,\); for those use FeatureCache"):
+        cache.put_batch({"m:1": torch.ones(1), "m:2": torch.ones(2)})
+
+
 def test_outputs_of_several_dtypes_are_refused(tmp_path):
     cache = backend(tmp_path)
     items = {"m:1": torch.tensor([2**24 + 1]), "m:2": torch.tensor([1.5])}

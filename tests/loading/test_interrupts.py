@@ -7,6 +7,7 @@ import pytest
 
 import warmstore as ws
 from warmstore.loading import loader as loaders
+from warmstore.loading.epoch_times import EpochTimes
 from warmstore.loading.steps.epoch_steps import FixedSteps
 from warmstore.loading.trainers import drawing
 
@@ -58,10 +59,18 @@ def test_a_batch_sampler_whose_epoch_begins(monkeypatch: pytest.MonkeyPatch) -> 
     assert sampler.state_dict()["epoch"] == 1
 
 
+class Interrupting:
+    def __call__(self, times: EpochTimes) -> None:
+        interrupt()
+
+    def close(self) -> None:
+        pass
+
+
 def test_the_last_batch_of_an_epoch_counts_once_it_is_handed_out() -> None:
     """What observes an epoch is called before."""
     with ws.Loader(np.arange(10), 4, ws.Sequential()) as loader:
-        loader._observer = interrupt
+        loader._observer = Interrupting()
         batches = iter(loader)
         assert [*next(batches), *next(batches)] == list(range(8))
         with pytest.raises(KeyboardInterrupt):

@@ -108,7 +108,13 @@ def test_waits_are_bounded(modified: int, slept: list[int], monkeypatch: pytest.
     assert [round(each, -3) for each in clock.slept] == slept
     clock = Clock(TICK)
     monkeypatch.setattr(file_times, "time", clock)
-    clock.now -= 2000
+    clock.now -= 1000
     settle_all(np.array([START - 10**13, modified, 1]))
     assert [round(each, -3) for each in clock.slept] == slept
+    for far in (3600 * SECOND, 3600 * SECOND + 1, 3 * SECOND, 4 * SECOND - TICK // 2):  # a file of another clock
+        clock = Clock(TICK)
+        monkeypatch.setattr(file_times, "time", clock)
+        clock.now -= 1000
+        settle_all(np.array([START + far, modified]))
+        assert [round(each, -3) for each in clock.slept] == slept
     settle_all(np.zeros(0, np.int64))

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from warmstore.callbacks.cache_meter import CacheMeter
 from warmstore.extras import imported
 
@@ -24,15 +26,17 @@ class LightningCallback(_lightning.Callback):  # type: ignore[misc, name-defined
             raise ValueError(f"every_n_steps is {every_n_steps}; it must be at least 1, or None")
         self._given = caches
         self._every = every_n_steps
+        self._step = 0  # of the last call of `on_train_batch_end`
         self._meter: CacheMeter | None = None
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Count from here on."""
-        self._meter = CacheMeter(self._given)
+        self._meter, self._step = CacheMeter(self._given), trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
-        """Log at every n-th step."""
-        if self._every is not None and trainer.global_step % self._every == 0:
+        """Log at every n-th step of the optimizer, for which several batches may be accumulated."""
+        before, self._step = self._step, trainer.global_step
+        if self._every is not None and self._step // self._every > before // self._every:
             self._log(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -42,6 +46,6 @@ class LightningCallback(_lightning.Callback):  # type: ignore[misc, name-defined
     def _log(self, trainer: Any) -> None:
         figures = self._meter.figures() if self._meter is not None else {}
         if figures:
-            trainer.callback_metrics.update(figures)
+            trainer.callback_metrics.update({name: torch.tensor(figure) for name, figure in figures.items()})
             for logger in trainer.loggers:
                 logger.log_metrics(figures, step=trainer.global_step)

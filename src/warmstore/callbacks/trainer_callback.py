@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from warmstore.callbacks.cache_meter import CacheMeter
+from warmstore.callbacks.cache_meter import PREFIX, CacheMeter
 from warmstore.extras import imported
 
 _transformers = imported("transformers", "warmstore.callbacks.TrainerCallback")
@@ -11,8 +11,9 @@ _transformers = imported("transformers", "warmstore.callbacks.TrainerCallback")
 class TrainerCallback(_transformers.TrainerCallback):  # type: ignore[misc, name-defined]
     """`Trainer(callbacks=[TrainerCallback()])` adds hit rates and seconds saved to what the Trainer logs.
 
-    They are in `trainer.state.log_history` and in the printed logs. The Trainer calls what reports to Weights & Biases,
-    TensorBoard and others before the callbacks of a user; `add_to` puts this one first, so that they have them, too.
+    They are in `trainer.state.log_history` and in the printed logs. They are not in what `trainer.evaluate` returns: a
+    search of hyperparameters takes the sum of that. The Trainer calls what reports to Weights & Biases, TensorBoard and
+    others before the callbacks of a user; `add_to` puts this one first, so that they have them, too.
 
     Args:
         caches: see `CacheMeter`.
@@ -43,3 +44,8 @@ class TrainerCallback(_transformers.TrainerCallback):  # type: ignore[misc, name
                 logs.update(figures)
             if state.log_history:
                 state.log_history[-1].update(figures)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **rest: Any) -> None:
+        """Take the figures from the metrics of an evaluation, which are logged by now."""
+        for name in [name for name in metrics or () if name.startswith(PREFIX)]:
+            del metrics[name]

@@ -6,6 +6,7 @@ time by phase, and fails unless the results of all three runs are equal bit for 
 
 import importlib.util
 import os
+import shlex
 import subprocess
 import tempfile
 import time
@@ -80,7 +81,9 @@ def demo(
     print_verdict(console, runs, found)
     if folder:
         console.print(f"Images and caches are in {place}", markup=False, soft_wrap=True)
-        console.print(f"Where the seconds went: warmstore report {place}", markup=False, soft_wrap=True)
+        console.print(
+            f"Where the seconds went: warmstore report {shlex.quote(str(place))}", markup=False, soft_wrap=True
+        )
     if as_json:
         print_json(figures(runs, found, images))
     if found:

@@ -75,7 +75,7 @@ class ArrowIPCCacheBackend:
         """Keep one output for each key, all of one structure, shape and dtype. Ranks that do not write keep nothing.
 
         Raises:
-            SchemaMismatch: dtypes differ.
+            SchemaMismatch: dtypes or shapes differ.
         """
         if self._writes and items:
             self.cache.put_batch(list(items), tree_map(_stacked, *items.values()))
@@ -91,6 +91,12 @@ def _stacked(*leaves: torch.Tensor) -> torch.Tensor:
         names = ", ".join(map(str, dtypes))
         raise SchemaMismatch(
             f"outputs of one batch are of several dtypes: {names}; convert them to one, with tensor.to()"
+        )
+    shapes = {tuple(leaf.shape): None for leaf in leaves}
+    if len(shapes) > 1:
+        raise SchemaMismatch(
+            f"outputs of one batch are of several shapes: {', '.join(map(str, shapes))}; for those use "
+            "FeatureCache(variable=True)"
         )
     return torch.stack(leaves)
 

@@ -301,6 +301,8 @@ class FunctionCache(Closeable):
         return True
 
     def _after_fork(self) -> None:
+        self._usage.after_fork()
+        self._bytes_read = 0
         if self._results is not None:
             self._results.after_fork()
 

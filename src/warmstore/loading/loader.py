@@ -21,7 +21,7 @@ from warmstore.display.html import html_method
 from warmstore.errors import Closed, SampleSkipped
 from warmstore.loading.batch_sizes import BatchSize
 from warmstore.loading.collate import Collation
-from warmstore.loading.epoch_times import EpochTimes
+from warmstore.loading.epoch_times import EpochListener, IterationClock, LoaderTimes
 from warmstore.loading.loader_options import (
     MOST_COUNT,
     check_first_samples,
@@ -165,13 +165,13 @@ class Loader(Closeable):
         threads = threads_of(workers, self._build, self._shard.batch_size, processes=processes, transfers_ahead=ahead)
         self._producer = BatchProducer(threads, processes, prefetch, start_method)
         self._iterations: weakref.WeakSet[LoaderIteration] = weakref.WeakSet()
-        self._ended_epochs = 0
+        self._ended_epochs, self._times = 0, LoaderTimes()
         # Epoch, place and finished epochs before each of the last batches of an iterable.
         self._last_places: deque[tuple[int, int, int]] = deque(maxlen=4)
         self.padded = 0
         """Repeated rows at the end of the last batch."""
         self._skipped = SkippedSamples()
-        self._observer: Callable[[EpochTimes], None] | None = None  # called at the end of every epoch
+        self._observer: EpochListener | None = None
         if self._cursor.samples:
             check_first_samples(self._build)
         self.closed = False
@@ -262,11 +262,13 @@ class Loader(Closeable):
         self._stop("the loader was closed while this `for` was running")
         self._producer.close()
         self._source.release()
+        if self._observer is not None:
+            self._observer.close()
         self._unregister()
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is at the same position, without the iterations, threads and processes of this loader."""
-        own = {key: copy(getattr(self, key)) for key in ("_cursor", "_last_places", "_producer", "_skipped")}
+        own = {key: copy(getattr(self, key)) for key in ("_cursor", "_last_places", "_producer", "_skipped", "_times")}
         return {**vars(self), **own, "_iterations": None, "_observer": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -364,7 +366,7 @@ class Loader(Closeable):
         epoch, place, samples = cursor.begin()
         if self._is_over():  # the resumed epoch had no batches left
             return
-        whole, start, worked, outside = not place, time.perf_counter(), time.thread_time(), 0.0
+        whole, clock = not place, IterationClock(self._times)
         is_empty = whole  # whether all batches of the epoch so far were left out
         batches = self._batches(iteration, self._tasks(epoch, place, samples, endless=endless))
         while True:
@@ -393,8 +395,7 @@ class Loader(Closeable):
                     self._last_places.append((cursor.epoch, cursor.place, cursor.finished))
                 if ends and self._observer is not None:  # before the batch counts: an interrupt here repeats it
                     is_steady = whole and self._ended_epochs > 0 and not endless
-                    seconds, cpu = time.perf_counter() - start, time.thread_time() - worked
-                    self._observer(EpochTimes(seconds, outside, cpu, is_steady, self._producer.processes))
+                    self._observer(clock.taken(self._producer.processes, is_steady=is_steady))
                 for empty_epoch in range(epoch, task.epoch):
                     cursor.end(empty_epoch)  # without any batch for this rank
                 cursor.hand_out(task.epoch, task.step, is_stream=endless and not ends)
@@ -402,10 +403,9 @@ class Loader(Closeable):
                 self._ended_epochs += ends
                 if not built.is_empty:
                     del built
-                    left, used = time.perf_counter(), time.thread_time()
+                    clock.leave()
                     yield batch
-                    outside += time.perf_counter() - left
-                    worked += time.thread_time() - used
+                    clock.enter()
                     del batch  # the next batch reuses its memory
                 if ends:
                     return

@@ -19,6 +19,7 @@ SUMMED = (
 
 _EPOCHS = ("use", "epoch", "part", "fill", "lookups")  # the events that stand for work
 _LARGEST = 1e18
+_LATEST = 1e11  # seconds since 1970: the year 5138
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class RecordedEpoch:
 
     def __getitem__(self, figure: str) -> float:
         return self.figures[figure]
+
+    @property
+    def count(self) -> int:
+        """How many epochs."""
+        return self.last - self.first + 1
 
     @property
     def work_seconds(self) -> float:
@@ -105,24 +111,25 @@ class CacheHistory:
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]]) -> Self:
-        """Sum records, in any order."""
-        history = cls()
+        """Sum records, given in the order of their file. The clock may have been set back between two runs."""
+        history, records = cls(), list(records)
+        for record in records:
+            if record["event"] == "plan":
+                history.plans[text(record, "name")] = record
+            elif record["event"] == "use":
+                history.entries = int(number(record, "entries"))
         epochs: dict[tuple[str, str, str, int], RecordedEpoch] = {}
-        for record in sorted(records, key=lambda record: (number(record, "at"), number(record, "n"))):
+        for record in sorted(records, key=lambda record: (_time_of(record), number(record, "n"))):
             history._add_run(record)
-            run, event, at = record["run"], record["event"], number(record, "at")
+            run, event, at = record["run"], record["event"], _time_of(record)
             if event == "stale":
                 history.refusals.append(Refusal(run, at, text(record, "changed")))
-            elif event == "plan":
-                history.plans[text(record, "name")] = record
             elif event in _EPOCHS:
                 epoch = _epoch_of(record)
                 key = run, event, epoch.name, epoch.first
                 epochs[key] = epochs[key] + epoch if key in epochs else epoch
             if event == "lookups" and isinstance(record.get("reasons"), dict):
                 history.reasons.update({reason: int(number(record["reasons"], reason)) for reason in record["reasons"]})
-            if event == "use":
-                history.entries = int(number(record, "entries"))
             history.evicted += number(record, "evicted_files") + number(record, "evicted") + (event == "evicted")
             history.evicted_bytes += number(record, "evicted_bytes")
             history.evicted_bytes += number(record, "bytes") if event == "evicted" else 0
@@ -144,7 +151,7 @@ class CacheHistory:
             rank = record.get("rank")
             self.runs[run] = RecordedRun(
                 run,
-                number(record, "at"),
+                _time_of(record),
                 text(record, "program"),
                 text(record, "host"),
                 int(number(record, "pid")),
@@ -157,7 +164,13 @@ def number(record: Mapping[str, Any], name: str) -> float:
     value = record.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
-    return value if math.isfinite(value) and abs(value) < _LARGEST else 0
+    return value if abs(value) < _LARGEST and math.isfinite(value) else 0
+
+
+def _time_of(record: Mapping[str, Any]) -> float:
+    """When a record was written, in seconds since 1970; 0 for what is no time."""
+    at = number(record, "at")
+    return at if 0 <= at < _LATEST else 0
 
 
 def text(record: Mapping[str, Any], name: str) -> str:
@@ -172,4 +185,4 @@ def _epoch_of(record: Mapping[str, Any]) -> RecordedEpoch:
     last = first + max(int(number(record, "epochs")), 1) - 1
     name = text(record, "job" if record["event"] == "lookups" else "name")
     steady = record.get("is_steady") is True
-    return RecordedEpoch(record["run"], record["event"], name, first, last, number(record, "at"), figures, steady)
+    return RecordedEpoch(record["run"], record["event"], name, first, last, _time_of(record), figures, steady)

@@ -42,7 +42,11 @@ def _plan(cache: ReportedCache, name: str, plan: Mapping[str, Any], place: int) 
     if measured:
         off = measured[-1].value / predicted.value - 1 if predicted.value > 0 else 0.0
         waited = "" if _is_of_steps(plan) else " of waiting for batches"
-        words += [", measured ", tag("b", measured[-1]), f"{waited} in the last of {len(steady):,} steady epochs"]
+        words += [
+            ", measured ",
+            tag("b", measured[-1]),
+            f"{waited} in the last of {sum(each.count for each in steady):,} steady epochs",
+        ]
         words += [f" ({off:+.0%})".replace("-", "\N{MINUS SIGN}")]
     else:
         words += [", not measured yet: the first epoch of a loader does not count"]
@@ -65,10 +69,11 @@ def _is_of_steps(plan: Mapping[str, Any]) -> bool:
 
 
 def _measured(cache: ReportedCache, plan: Mapping[str, Any], epoch: RecordedEpoch) -> Figure:
-    """The seconds of an epoch that the plan predicts: of waiting, if it was not told how long the steps take."""
+    """The seconds that the plan predicts for an epoch, as a mean of those in the record: of waiting, if it was not told
+    how long the steps take."""
     figure = "seconds" if _is_of_steps(plan) else "waited_seconds"
     epochs = f"run={epoch.run} event=epoch epochs={epoch.first}-{epoch.last} name={epoch.name}"
-    return duration(epoch[figure], f"{cache.key} {figure} {epochs}")
+    return duration(epoch[figure] / epoch.count, f"{cache.key} {figure} {epochs}")
 
 
 def _scale(plan: Mapping[str, Any], predicted: float, uncached: float, measured: list[Figure]) -> Html:

@@ -126,7 +126,7 @@ def _rows(cache: ReportedCache, epochs: Iterable[RecordedEpoch]) -> list[Row]:
             source = f"{cache.key} run={whole.run} event={event} epochs={whole.first}-{whole.last}"
             several = len({other for other, _ in groups}) > 1
             named = tag("small", f" {name}", title=name) if several and name else None
-            work = Work(part, f"{source} name={name}" if name else source, whole.last - whole.first + 1)
+            work = Work(part, f"{source} name={name}" if name else source, whole.count)
             found.append(Row(join(_label(cache, whole), named), work))
     return found
 

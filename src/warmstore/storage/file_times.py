@@ -15,6 +15,7 @@ TICK = 10_000_000
 COARSE_TICK = 2_000_000_000
 """Nanoseconds. Some file systems keep whole seconds, or every second one: FAT, HFS+, NFS from such a disk."""
 _SECOND = 1_000_000_000
+_LONGEST = 2 * COARSE_TICK
 
 
 def settle(modified: int) -> None:
@@ -24,13 +25,15 @@ def settle(modified: int) -> None:
     future comes from another clock, which no wait here would move on.
     """
     left = modified + (TICK if modified % _SECOND else COARSE_TICK) - time.time_ns()
-    if 0 < left <= 2 * COARSE_TICK:
+    if 0 < left <= _LONGEST:
         time.sleep(left / 1e9)
 
 
 def settle_all(modified: Int64) -> None:
     """`settle` for many files: int64 [n]."""
-    recent = modified[modified > time.time_ns() - COARSE_TICK]
-    ticks = np.where(recent % _SECOND != 0, TICK, COARSE_TICK)
-    for latest in {int(recent[ticks == tick].max()) for tick in np.unique(ticks).tolist()}:
-        settle(latest)
+    now = time.time_ns()
+    recent = modified[(modified > now - COARSE_TICK) & (modified < now + _LONGEST)]
+    left = recent - now + np.where(recent % _SECOND != 0, TICK, COARSE_TICK)
+    longest = int(left[left <= _LONGEST].max(initial=0))
+    if longest > 0:
+        time.sleep(longest / 1e9)

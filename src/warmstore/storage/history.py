@@ -66,6 +66,17 @@ class History:
         """Write into another folder from now on."""
         self.path = folder / NAME
 
+    def begin_epoch(self, name: str = "") -> int:
+        """Begin an epoch of this process. Returns its number, from 0. Objects of one name in one folder count on, such
+        as a cache that is opened once more."""
+        number = self.coming_epoch(name)
+        _run().epochs[self.path, name] = number
+        return number
+
+    def coming_epoch(self, name: str = "") -> int:
+        """The number of the epoch that begins next."""
+        return _run().epochs.get((self.path, name), -1) + 1
+
     def append(self, event: str, **figures: Any) -> None:
         """Append a record. Figures that are None are left out, and long texts are cut. Raises nothing."""
         if not is_recorded():
@@ -239,6 +250,7 @@ class _Run:
         self.pid = pid
         self.id = f"{int(time.time()):x}-{pid}-{os.urandom(3).hex()}"
         self.numbers = itertools.count()
+        self.epochs: dict[tuple[Path, str], int] = {}  # the last one, by history and name
         self.host = socket.gethostname()
         self.program = _program()
         rank = os.environ.get("RANK", "")

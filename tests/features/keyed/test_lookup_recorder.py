@@ -61,6 +61,16 @@ def test_an_epoch_that_goes_on_with_what_a_killed_run_left(cached) -> None:
     ]
 
 
+def test_a_cache_that_is_opened_again_counts_its_epochs_on(cached) -> None:
+    """A cell of a notebook that is run again."""
+    for _ in range(3):
+        module = cached()
+        epochs(module.cache, module, 2)
+        module.cache.close()
+    found = [(record["epoch"], record.get("hits", 0)) for record in records(module.cache.path)]
+    assert found == [(0, 0), (1, 12), (2, 12), (3, 12), (4, 12), (5, 12)]
+
+
 def test_a_rank_looks_up_its_share(cached, monkeypatch: pytest.MonkeyPatch) -> None:
     with cached().cache as cache:
         cache.put_batch(range(12), torch.ones(12, 2))

@@ -8,6 +8,7 @@ from tests.pipeline.functions import change
 from tests.pipeline.making import plan_of
 
 import warmstore as ws
+from warmstore.pipeline.plan import plan_recorder
 from warmstore.storage.history import NAME, Pace, read_history
 
 pytestmark = pytest.mark.forks
@@ -38,6 +39,31 @@ def test_a_plan_and_its_epochs(tmp_path: Path) -> None:
         assert record["saved_seconds"] == pytest.approx(1.0 - record["waited_seconds"], abs=1e-5)
         assert 0 < record["waited_seconds"] <= record["seconds"]
     assert [record["is_steady"] for record in found] == [False, False]  # each was the first of its loader
+
+
+def test_short_epochs_share_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1e9]  # later than any other clock
+    monkeypatch.setattr(plan_recorder, "Pace", lambda: Pace(soon=2, clock=lambda: now[0]))
+    pipe, plan = pipe_and_plan(tmp_path)
+    with pipe.loader(plan, 10, workers=0) as loader:
+        for _ in range(5):
+            list(loader)
+        now[0] += 1.0
+        for _ in range(4):
+            list(loader)
+    found = records(tmp_path, "epoch")
+    assert [(record["epoch"], record.get("epochs", 1), record["hits"]) for record in found] == [
+        (0, 1, 0),
+        (1, 1, 20),
+        (2, 4, 80),
+        (6, 3, 60),
+    ]
+    assert found[2]["uncached_seconds"] == 4.0
+    assert [record["is_steady"] for record in found] == [False, True, True, True]
+    _, other = pipe_and_plan(tmp_path)
+    with pipe.loader(other, 10, workers=0) as loader:  # of one more plan, as where a cell is run again
+        list(loader)
+    assert records(tmp_path, "epoch")[-1]["epoch"] == 9
 
 
 def test_a_fill(tmp_path: Path) -> None:

@@ -316,6 +316,7 @@ class CacheSession:
             return self.version.schema
 
     def after_fork(self) -> None:
-        """In a forked child: pending blocks, locks and hot rows stay with the parent."""
+        """In a forked child: pending blocks, counts, locks and hot rows stay with the parent."""
         self._arenas = {}
+        self.bytes_read = 0
         self.version.after_fork()

@@ -77,7 +77,7 @@ class LookupRecorder:
         self._lock = threading.Lock()
         self._began: float | None = None  # the time of the first lookup since the last record
         self._ended = 0.0  # the time of the end of the last lookup or computation
-        self._epoch = self._first_epoch = 0  # now, and at that lookup
+        self._epoch = self._first_epoch = -1  # now, and at that lookup; -1 before the first one
         self._looked_up = 0  # in this epoch
         self._share = 0  # of the entries that this process looks up in an epoch, when they were counted last
 
@@ -92,6 +92,8 @@ class LookupRecorder:
             self._end_epoch(content, hits, began)
         counts = self._counts
         if self._began is None:
+            if self._epoch < 0:
+                self._epoch = self._history.begin_epoch()
             self._began, self._first_epoch = began, self._epoch
         counts.hits += hits
         counts.misses += misses
@@ -144,11 +146,14 @@ class LookupRecorder:
             began, self._began = self._began, None
             self._pace.wrote()
             if counts != _Counts():
-                epochs = self._epoch - self._first_epoch + 1
+                first = self._epoch if began is None else self._first_epoch
+                if first < 0:  # samples were put, and none was looked up
+                    first = self._history.coming_epoch()
+                epochs = max(self._epoch - first, 0) + 1
                 self._waiting.append(
                     {
                         "at": round(time.time(), 3),
-                        "epoch": self._first_epoch,
+                        "epoch": first,
                         "epochs": epochs if epochs > 1 else None,
                         "seconds": None if began is None else (until or self._ended) - began,
                         "saved_seconds": counts.hits * content.cost.in_all().per_sample,
@@ -170,7 +175,7 @@ class LookupRecorder:
         if self._looked_up and self._looked_up + hits > self._share:
             if self._pace.may_end():
                 self.record(content, began)
-            self._epoch += 1
+            self._epoch = self._history.begin_epoch()
             self._looked_up = 0
 
 

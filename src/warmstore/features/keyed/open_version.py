@@ -423,9 +423,10 @@ class OpenVersion:
         self.closed = True
 
     def after_fork(self) -> None:
-        """In a forked child: pending blocks, locks and hot rows stay with the parent."""
+        """In a forked child: pending blocks, counts, locks and hot rows stay with the parent."""
         self.lock = threading.RLock()
         self._accepted = 0
+        self.cost.after_fork()
         self.recorder.after_fork()
         self.blocks.after_fork()
         if self.hot is not None:

@@ -39,6 +39,10 @@ class UsageCounters:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Start anew. In a forked child, the counts are the parent's."""
         self._seconds = 0.0
         self._samples = self._hits = self._misses = 0
         self._saved = Usage()

@@ -34,6 +34,9 @@ class EpochRecorder(Protocol):
 
     def epoch(self, times: EpochTimes, reading: MeterReading) -> None: ...
 
+    def close(self) -> None:
+        """The loader is closed."""
+
 
 class EpochObserver:
     """Called by a loader after each epoch.
@@ -62,3 +65,7 @@ class EpochObserver:
             if times.seconds >= _LONG:
                 self._pace = machine_pace()
             self._measured(MeasuredEpoch(times, reading, self._pace))
+
+    def close(self) -> None:
+        """The loader is closed."""
+        self.recorder.close()

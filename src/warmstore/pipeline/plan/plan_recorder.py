@@ -4,7 +4,10 @@ An epoch without a cache is the plan's prediction, for as many samples as the ep
 that a program waits less for batches: they are negative for an epoch that fills the tiers.
 """
 
+import os
+from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from warmstore.loading.epoch_times import EpochTimes
 from warmstore.loading.fill_result import FillResult
@@ -31,20 +34,25 @@ class PlanUsage:
 class PlanRecorder:
     """Records the use of a plan by this process. Plans without a folder are counted, and not recorded.
 
-    The records of a short epoch are rate limited: after the first ones, at most one a second is written.
+    The records of short epochs are rate limited: after the first ones, at most one a second is written, of all epochs
+    since the last one. `close` writes the rest.
     """
-
-    usage = PlanUsage()
 
     def __init__(self, plan: PlanFigures) -> None:
         self._history = None if plan.folder is None else History(plan.folder, "pipelines")
         self._plan = plan
         self._pace = Pace()
-        self._epoch = 0
+        self._waiting: dict[str, Any] = {}  # the figures of epochs that are not recorded yet
         self._is_told = False
+        self._use, self._process = PlanUsage(), os.getpid()
         # Plans of several splits may share a folder.
         self._name = f"{' -> '.join(step.name for step in plan.steps)} ({plan.samples:,} samples)"
-        self.name = "-".join(step.name for step in plan.steps)
+        self.name = "-".join(step.name for step in plan.steps) or "source"
+
+    @property
+    def usage(self) -> PlanUsage:
+        """The use by this process; in a forked child, that of its parent does not count."""
+        return self._use if self._process == os.getpid() else PlanUsage()
 
     def _tell(self, history: History) -> None:
         """Record the plan before its first epoch."""
@@ -80,7 +88,6 @@ class PlanRecorder:
 
     def epoch(self, times: EpochTimes, reading: MeterReading) -> None:
         """Record an epoch of a loader that has ended."""
-        epoch, self._epoch = self._epoch, self._epoch + 1
         plan = self._plan
         share = reading.samples * plan.world_size / max(plan.samples, 1)
         uncached = plan.uncached_seconds * share
@@ -88,26 +95,43 @@ class PlanRecorder:
         without = max(uncached - times.outside, 0.0) if times.processes else uncached
         computing = reading.cpu["source reads"] + reading.cpu["steps"]
         self._count(reading.samples - reading.computed, reading.computed, computing, without - waited)
-        if self._history is None or not self._pace.may_end():
+        if self._history is None:
             return
-        self._pace.wrote()
-        self._tell(self._history)
         recorded, recorded_computed = reading.recorded
-        self._history.append(
-            "epoch",
-            name=self._name,
-            epoch=epoch,
-            seconds=times.seconds,
-            waited_seconds=waited,
-            cpu_seconds={term: seconds for term, seconds in reading.cpu.items() if seconds},
-            hits=reading.samples - reading.computed - (recorded - recorded_computed),
-            misses=reading.computed - recorded_computed,
-            predicted_seconds=plan.epoch_seconds * share,
-            uncached_seconds=uncached,
-            saved_seconds=without - waited,
-            is_steady=times.is_steady,
-            workers=times.processes,
+        self._add(
+            self._history.begin_epoch(self._name),
+            {
+                "seconds": times.seconds,
+                "waited_seconds": waited,
+                "cpu_seconds": Counter({term: seconds for term, seconds in reading.cpu.items() if seconds}),
+                "hits": reading.samples - reading.computed - (recorded - recorded_computed),
+                "misses": reading.computed - recorded_computed,
+                "predicted_seconds": plan.epoch_seconds * share,
+                "uncached_seconds": uncached,
+                "saved_seconds": without - waited,
+            },
+            {"is_steady": times.is_steady, "workers": times.processes},
         )
+        if self._pace.may_end():
+            self.close()
+
+    def _add(self, epoch: int, sums: dict[str, Any], last: dict[str, Any]) -> None:
+        """Add an epoch to those that are not recorded yet."""
+        waiting = self._waiting
+        if waiting:
+            sums = {name: waiting[name] + figure for name, figure in sums.items()}
+            last["is_steady"] = last["is_steady"] and waiting["is_steady"]
+        first = waiting.get("epoch", epoch)
+        self._waiting = {"epoch": first, "epochs": epoch - first + 1, **sums, **last}
+
+    def close(self) -> None:
+        """Record the epochs that are not recorded yet."""
+        waiting, self._waiting = self._waiting, {}
+        if waiting and self._history is not None and self._process == os.getpid():
+            self._pace.wrote()
+            self._tell(self._history)
+            epochs = waiting.pop("epochs")
+            self._history.append("epoch", name=self._name, **waiting, epochs=epochs if epochs > 1 else None)
 
     def parts(self) -> PartRecorder | None:
         """A recorder for what is read before an epoch ends; None for plans without a folder."""
@@ -125,9 +149,12 @@ class PlanRecorder:
 
     def _count(self, hits: int, misses: int, computed_seconds: float, seconds_saved: float) -> None:
         use = self.usage
-        self.usage = PlanUsage(
-            use.hits + hits,
-            use.misses + misses,
-            use.computed_seconds + computed_seconds,
-            use.seconds_saved + seconds_saved,
+        self._use, self._process = (
+            PlanUsage(
+                use.hits + hits,
+                use.misses + misses,
+                use.computed_seconds + computed_seconds,
+                use.seconds_saved + seconds_saved,
+            ),
+            os.getpid(),
         )
