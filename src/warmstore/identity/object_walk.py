@@ -145,8 +145,8 @@ class ObjectWalk(Walk):
         if self.settings.watch is not None:
             for part in plain.alive:
                 self.settings.watch.add_plain(part)
-        for cls in plain.classes:
-            self.cls(cls)
+        for cls, number in plain.classes.items():
+            self.fact(place + f".<class {number}>", self.cls(cls))
         self.fact(place, f"{type(value).__name__} of {len(value)} {digest_of(text)}")
         self.strings(place, plain.strings)
         return True

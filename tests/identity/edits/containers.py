@@ -68,6 +68,19 @@ EDITS = [
                  return value
          """),
     Edit("one of a thousand", "list(range(1000))", "[*range(998), 998, 1000]", "v[999]", change="v[999] = 1000"),
+    Edit("classes of many objects", "[A(3), B(3)] * 40", "[B(3), A(3)] * 40", "v[0].f()",
+         setup="""
+             class A:
+                 def __init__(self, n):
+                     self.n = n
+
+                 def f(self):
+                     return self.n
+
+             class B(A):
+                 def f(self):
+                     return -self.n
+         """),
     Edit("dynamic module", "made(3)", "made(4)", "v.N", change="v.N = 4",
          setup="""
              def made(n):
