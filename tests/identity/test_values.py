@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import io
 import os
 import sys
 import types
@@ -150,6 +151,30 @@ def test_of_settings_those_count_that_are_read(kind: Callable[..., Any]) -> None
     assert identify(printed).digest != all_before.digest
     settings.scale = 3
     assert before.difference(identify(step)).endswith("settings>.scale` was 2, is 3")
+
+
+def test_a_progress_bar_counts_by_its_items_and_by_what_code_names() -> None:
+    bar = pytest.importorskip("tqdm").tqdm(total=5, file=io.StringIO())
+
+    def shown(x: Any) -> Any:
+        bar.update()
+        bar.set_postfix(x=x)
+        return x
+
+    def counted(x: Any) -> Any:
+        return x + bar.n
+
+    def measured(x: Any) -> Any:
+        return x + len(bar)
+
+    functions = (shown, counted, measured)
+    before = [identify(function).require() for function in functions]
+    shown(2)
+    moved = [known.difference(identify(function)) for function, known in zip(functions, before, strict=True)]
+    assert [change.rpartition(".<bar>")[2] for change in moved] == ["", ".n` was 0, is 1", ""]
+    bar.total = 6
+    assert identify(shown).digest == before[0].digest
+    assert identify(measured).digest != before[2].digest
 
 
 CONFIGURED = """

@@ -43,6 +43,7 @@ from warmstore.identity.plain_data import (
 )
 from warmstore.identity.reads import read_function, read_module
 from warmstore.identity.reads.classes import documentation, makes_others, may_make_others, read_class, read_constructors
+from warmstore.identity.reads.code_facts import facts_of
 from warmstore.identity.requirements import required_by
 from warmstore.identity.walk import EXPANDED, Walk
 
@@ -66,9 +67,21 @@ class ObjectWalk(Walk):
             for cls in list(self._unmade):
                 self._record_constructors(cls)
             self._run_queue()
+        self._record_named()
         if self.introspects:
             for place, thing in self.described:
                 self.state(place + ".<described>", partial(documentation, thing, self.introspects))
+
+    def _record_named(self) -> None:
+        """Record what counts only where followed code uses some names."""
+        while self._if_named:
+            facts = [facts_of(function.__code__) for function in self.functions]
+            used = {name for each in facts for name in (*each.names, *each.strings)}
+            pending, self._if_named = self._if_named, []
+            for names, place, work in pending:
+                if self.is_part or not used.isdisjoint(names):
+                    self.later(place, work)
+            self._run_queue()
 
     def record_modes(self, *, of_all: bool = False) -> None:
         if self.modules:

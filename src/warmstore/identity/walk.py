@@ -82,6 +82,7 @@ class Walk(ABC):
         self.library_functions: list[FunctionType] = []  # functions of installed packages
         self.modules: list[tuple[Place, Any]] = []  # of torch, whose modes count if code reads them
         self.checkouts: dict[str, None] = {}
+        self.is_part = False  # whether the code that uses the value is followed by another walk
         self._roots: list[str] = ["@0:"]
         self._prefixes: list[str] = [""]
         self._numbers: dict[object, int] = {}  # of roots, by key
@@ -90,6 +91,7 @@ class Walk(ABC):
         self._seen: dict[tuple[int, object], Place] = {}
         self._alive: list[object] = []
         self._work: deque[tuple[Place, Callable[[], None]]] = deque()
+        self._if_named: list[tuple[Collection[str], Place, Callable[[], None]]] = []
 
     # What `ObjectWalk` defines.
 
@@ -139,6 +141,10 @@ class Walk(ABC):
     def later(self, place: Place, work: Callable[[], None]) -> None:
         """Queue work that records what is at a place."""
         self._work.append((place, work))
+
+    def if_named(self, names: Collection[str], place: Place, work: Callable[[], None]) -> None:
+        """Queue work that records what is at a place if followed code uses one of some names."""
+        self._if_named.append((names, place, work))
 
     def _run_queue(self) -> None:
         # Recording runs code of the recorded objects. If this code raises, the object is unknown.
@@ -298,6 +304,7 @@ class Walk(ABC):
         for value in values:
             element = type(self)("", self.settings)
             element._seen = dict(self._seen)
+            element.is_part = True
             element.functions, element.library_functions = self.functions, self.library_functions
             element.look(element.start, value)
             element.run()
@@ -312,6 +319,7 @@ class Walk(ABC):
     def apart(self, value: Any, **settings: Any) -> str:
         """The digest of a value in a walk of its own, with some settings changed."""
         walk = type(self)("", replace(self.settings, watch=None, **settings))
+        walk.is_part = True
         walk.look(walk.start, value)
         walk.run()
         walk.record_modes(of_all=True)

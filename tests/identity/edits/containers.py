@@ -68,6 +68,14 @@ EDITS = [
                  return value
          """),
     Edit("one of a thousand", "list(range(1000))", "[*range(998), 998, 1000]", "v[999]", change="v[999] = 1000"),
+    Edit("items of a progress bar", "bar([1, 3])", "bar([1, 4])", "sum(v)", change="v.iterable = [1, 4]",
+         setup="""
+             import io
+             import tqdm
+
+             def bar(items):
+                 return tqdm.tqdm(items, file=io.StringIO())
+         """, needs=("tqdm",)),
     Edit("classes of many objects", "[A(3), B(3)] * 40", "[B(3), A(3)] * 40", "v[0].f()",
          setup="""
              class A:

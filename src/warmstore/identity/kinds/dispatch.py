@@ -21,6 +21,7 @@ from warmstore.identity.kinds import (
     mutable_state,
     objects,
     opaque,
+    progress_bars,
     registered,
     tables,
 )
@@ -97,6 +98,8 @@ def _rule_of_family(kind: type) -> Rule | None:
         return inert
     if (rule_of_table := tables.rule_of_table(kind)) is not None:
         return rule_of_table
+    if progress_bars.is_bar_class(kind):
+        return progress_bars.bar
     if mocks.is_mock_class(kind):
         return mocks.mock
     if objects.has_process_attributes(kind):

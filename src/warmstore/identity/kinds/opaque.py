@@ -22,6 +22,7 @@ from warmstore.identity.walk import Walk
 _INERT_MODULES = frozenset(
     ("multiprocessing.synchronize", "concurrent.futures.thread", "concurrent.futures.process", "logging.handlers")
 )
+_INERT_CLASSES = frozenset((("tqdm.std", "TqdmDefaultWriteLock"), ("tqdm._monitor", "TMonitor")))
 
 rule(
     type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event, threading.Semaphore,
@@ -32,7 +33,7 @@ rule(
 
 def is_inert(kind: type) -> bool:
     """Whether objects of a type are inert because of the module that defines the type."""
-    return kind.__module__ in _INERT_MODULES or kind.__module__.startswith("tqdm.")
+    return kind.__module__ in _INERT_MODULES or (kind.__module__, kind.__name__) in _INERT_CLASSES
 
 
 def _refused(reason: str) -> Rule:
