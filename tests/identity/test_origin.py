@@ -5,7 +5,10 @@ import hashlib
 import importlib
 import itertools
 import os
+import shutil
+import subprocess
 import sys
+import sysconfig
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -173,3 +176,68 @@ def test_a_module_that_a_library_of_c_has_made() -> None:
     torch = pytest.importorskip("torch")
     for module in (torch._C, torch._C._distributed_c10d):
         assert (origin.origin_of(module).kind, origin.origin_of(module).name) == ("installed", "torch")
+
+
+EXTENSION = """
+#include <Python.h>
+static PyObject *f(PyObject *self, PyObject *args) { return PyLong_FromLong(VALUE); }
+static PyMethodDef functions[] = {{"f", f, METH_NOARGS, ""}, {0}};
+static PyMethodDef methods[] = {{"g", f, METH_NOARGS, ""}, {0}};
+static PyType_Slot slots[] = {{Py_tp_methods, methods}, {0}};
+static PyType_Spec kind = {"my_extension.C", sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT, slots};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "my_extension", 0, -1, functions};
+PyMODINIT_FUNC PyInit_my_extension(void) {
+    PyObject *made = PyModule_Create(&module);
+    PyModule_AddObject(made, "C", PyType_FromSpec(&kind));
+    return made;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def extensions(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Folders with a compiled module of the program, before and after an edit of a constant."""
+    include = sysconfig.get_paths()["include"]
+    if not Path(include, "Python.h").exists() or shutil.which("cc") is None:
+        pytest.skip("there is no C compiler, or Python's headers are missing")
+    folders = []
+    for value in (3, 4):
+        folder = tmp_path_factory.mktemp(f"gives{value}")
+        source = folder / "my_extension.c"
+        source.write_text(EXTENSION)
+        flags = ["-shared", "-fPIC", f"-I{include}", f"-DVALUE={value}"]
+        subprocess.run(["cc", *flags, source, "-o", folder / "my_extension.so"], check=True)
+        folders.append(folder)
+    return folders
+
+
+USES = (
+    "import my_extension\ndef step():\n    return my_extension.f()\n",
+    "from my_extension import f\ndef step():\n    return f()\n",
+    "def step():\n    from my_extension import f\n    return f()\n",
+    "import my_extension\nTABLE = {'f': my_extension.f}\ndef step():\n    return TABLE['f']()\n",
+    "from my_extension import C\ndef step():\n    return C().g()\n",
+    "from my_extension import C\ndef step(g=C.g):\n    return g(C())\n",
+)
+
+
+def test_an_extension_module_of_the_program_counts_by_its_content(extensions: list[Path], tmp_path: Path) -> None:
+    for number, program in enumerate(USES):
+        (tmp_path / f"my_program{number}.py").write_text(program)
+    code = (
+        "import sys\nfrom importlib import import_module\nfrom warmstore.identity import identify\n"
+        "sys.path += sys.argv[1:]\n"
+        f"steps = [import_module(f'my_program{{number}}').step for number in range({len(USES)})]\n"
+        "print(*[f'{step()} {identify(step).require().digest}' for step in steps], sep='\\n')"
+    )
+    before, after = (
+        subprocess.run(
+            [sys.executable, "-c", code, folder, tmp_path], check=True, capture_output=True, text=True
+        ).stdout.splitlines()
+        for folder in extensions
+    )
+    assert len(before) == len(USES)
+    for one, other in zip(before, after, strict=True):
+        assert one.startswith("3 ")
+        assert other.startswith("4 ")
+        assert one[2:] != other[2:]

@@ -69,6 +69,11 @@ def origin_of(module: ModuleType) -> Origin:
     return _origin(getattr(module, "__name__", ""), file, hasattr(module, "__path__"))
 
 
+def is_extension(module: ModuleType) -> bool:
+    """Whether a module is a library of machine code."""
+    return str(getattr(module, "__file__", None) or "").endswith(_CODE[1:])
+
+
 def has_file_of(namespace: dict[str, Any]) -> bool:
     """Whether a namespace is that of an installed module which has another object in its place."""
     file = namespace.get("__file__")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import types
 from typing import Any
 
 from warmstore.identity.kinds.registry import attribute_rule, rule
 from warmstore.identity.object_state import MISSING, content_of
-from warmstore.identity.origin import origin_of_name
+from warmstore.identity.origin import origin_of, origin_of_name
 from warmstore.identity.places import Place
 from warmstore.identity.reads import read_call, read_method, refusal_of
 from warmstore.identity.reads.code_facts import facts_of
@@ -73,6 +74,9 @@ def _builtin(walk: Walk, place: Place, value: Any) -> None:
     if module:
         walk.origin(origin_of_name(module))
     walk.fact(place, f"builtin {module}.{name}")
+    holder = owner if isinstance(owner, types.ModuleType) else sys.modules.get(module)
+    if isinstance(holder, types.ModuleType) and origin_of(holder).is_program:
+        walk.fact(place + ".<module>", walk.module(holder))  # the code of the function is out of reach
     if name in ("getcwd", "getcwdb") and module in ("posix", "nt"):
         walk.state(walk.root(("settings", "cwd"), "working directory")[0], os.getcwd)
     if module == "torch" or name.startswith("_VariableFunctionsClass."):

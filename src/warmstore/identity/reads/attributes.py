@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.identity.object_state import MISSING, has_identity
-from warmstore.identity.origin import origin_of, origin_of_class, origin_of_function
+from warmstore.identity.origin import is_extension, origin_of, origin_of_class, origin_of_function
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import atom_text
 from warmstore.identity.reads.classes import documentation, static
@@ -97,11 +97,6 @@ def read_method(walk: Walk, place: Place, function: Any, owner: Any) -> None:
 def place_in_module(walk: Walk, module: ModuleType, name: str) -> Place:
     """The place of a global of a module."""
     return walk.root(("global", id(vars(module)), name), name, module.__name__, module)[0]
-
-
-def is_extension(module: ModuleType) -> bool:
-    """Whether a module is a library of machine code."""
-    return str(getattr(module, "__file__", None) or "").endswith((".so", ".pyd", ".dylib"))
 
 
 def _is_torch_module(kind: type) -> bool:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import abc
 import enum
+import sys
 from functools import partial
-from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
 
 from warmstore.identity.object_state import full_name, is_heap_type
-from warmstore.identity.origin import Origin, origin_of_class, origin_of_function
+from warmstore.identity.origin import Origin, is_extension, origin_of_class, origin_of_function
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import atom_text
 from warmstore.identity.reads.code_facts import facts_of
@@ -80,6 +81,9 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     fields = static(cls, "_fields") or static(cls, "__dataclass_fields__")
     order = list(fields) if isinstance(fields, tuple | dict) else ""
     walk.fact(place, f"class ({bases}){metaclass} {order}".rstrip())
+    module = sys.modules.get(str(cls.__module__))
+    if isinstance(module, ModuleType) and is_extension(module):
+        walk.fact(place + ".<module>", walk.module(module))  # the code of its methods is out of reach
     if isinstance(cls, abc.ABCMeta):
         walk.watch_probe(lambda: list(map(id, _registered(cls))))
         if registered := _registered(cls):

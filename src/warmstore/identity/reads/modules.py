@@ -14,9 +14,9 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from warmstore.identity.named_files import content_of, stat_of
-from warmstore.identity.origin import Origin, origin_of, origin_of_function, program_root
+from warmstore.identity.origin import Origin, is_extension, origin_of, origin_of_function, program_root
 from warmstore.identity.places import Place
-from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, is_extension, place_in_module, read
+from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, place_in_module, read
 from warmstore.identity.reads.code_facts import Chain, CodeFacts
 from warmstore.identity.walk import Walk
 
