@@ -61,7 +61,7 @@ class Identities:
         return chosen
 
     def _recorded(self, step: Step) -> RecordedIdentity:
-        named = sorted(step.arguments.items())
+        named = step.arguments.items()
         arguments = tuple((name, atom_text(value) or id(value)) for name, value in named)
         key = arguments, step.ignore, self._settings.root, self._settings.files
         effects = effects_of(step.function, key, objects=[value for _, value in named if atom_text(value) is None])

@@ -196,6 +196,19 @@ EDITS = [
     Edit("lambda of an operator", "lambda x: x + 3", "lambda x: x * 3", "v(2)"),
     Edit("partial keyword", "functools.partial(round, ndigits=1)", "functools.partial(round, ndigits=2)", "v(0.123)",
          change="v.keywords['ndigits'] = 2"),
+    Edit("order of a partial's keywords", "functools.partial(f, one=one, two=two)",
+         "functools.partial(f, two=two, one=one)", "v(2)", """
+             def one(x):
+                 return x + 1
+
+             def two(x):
+                 return x * 2
+
+             def f(x, **functions):
+                 for function in functions.values():
+                     x = function(x)
+                 return x
+         """),
     Edit("partial argument", "functools.partial(pow, 3)", "functools.partial(pow, 4)", "v(2)"),
     Edit("function of a partial", "functools.partial(min, 3)", "functools.partial(max, 3)", "v(2)"),
     Edit("partial of a function", "functools.partial(f, 3)", None, "v(2)", "def f(a, b):\n    return a + b\n",

@@ -178,6 +178,11 @@ EDITS = [
                        "patches.py": "import other\n\nother.C.m = lambda self: 3\n"},
                 files_new={"patches.py": "import other\n\nother.C.m = lambda self: 4\n"},
                 change="other.C.m = lambda self: 4"),
+    ProgramEdit("order of a step's arguments",
+                "def one(x):\n    return x + 1\n\n\ndef two(x):\n    return x * 2\n\n\n"
+                "def step(x, **functions):\n    for function in functions.values():\n        x = function(x)\n"
+                "    return x\n\n\narguments = {'one': one, 'two': two}\n",
+                "{'one': one, 'two': two}", "{'two': two, 'one': one}", systems=("step", "function")),
     # What is run when a module is imported.
     _reads("table made by a loop", "TABLE = [n * 3 for n in range(3)]", "TABLE = [n * 4 for n in range(3)]",
            _ADD.format("TABLE[2]"), change="TABLE = [0, 4, 8]"),

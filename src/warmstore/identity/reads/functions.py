@@ -7,6 +7,7 @@ decorator's wrapper, its closure may hold values of the program, which count as 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -107,6 +108,8 @@ def read_call(
     read_called(walk, place + ".func", function)
     for at, value in enumerate(args):
         read_all(walk, value, place + f"({at})", uses_of(facts, names[at]) if at < len(names) else {WHOLE})
+    if keywords and not (isinstance(plain, FunctionType) and not plain.__code__.co_flags & inspect.CO_VARKEYWORDS):
+        walk.fact(place + ".<keywords>", f"{list(keywords)}")
     known = parameters_of(plain.__code__) if facts is not None else ()
     variadic = facts is not None and bool(plain.__code__.co_flags & 0x0C)
     for name, value in sorted((keywords or {}).items()):
