@@ -266,6 +266,12 @@ EDITS = [
           "    RED = [lambda x: x + 1]\n", "+ 1", "+ 2"),
     _swap("int enum", "Color.RED", "v", "class Color(enum.IntEnum):\n    RED = 3\n", "3", "4"),
     _swap("str enum", "Color.RED", "len(v)", "class Color(str, enum.Enum):\n    RED = 'ab'\n", "'ab'", "'abc'"),
+    _swap("str enum with the text of a str", "Color.RED", "len(str(v))", "class Color(str, enum.Enum):\n"
+          "    RED = 'ab'\n    __str__ = str.__str__\n", "    __str__ = str.__str__\n", ""),
+    _swap("int enum with the text of an enum", "Color.RED", "len(str(v))", "class Color(enum.IntEnum):\n"
+          "    RED = 1\n    __str__ = enum.Enum.__str__\n", "    __str__ = enum.Enum.__str__\n", ""),
+    _swap("boundary of a flag", "Mode", "v(5).value", "class Mode(enum.Flag, boundary=enum.CONFORM):\n    A = 1\n"
+          "    B = 2\n", "CONFORM", "KEEP"),
     Edit("flag", "Mode.A", "Mode.A | Mode.B", "v.value", "class Mode(enum.Flag):\n    A = 1\n    B = 2\n"),
     _swap("enum attribute set in init", "Color.RED", "v.size", "class Color(enum.Enum):\n    RED = (1, 2)\n\n"
           "    def __init__(self, a, b):\n        self.size = a + b\n", "a + b", "a - b"),

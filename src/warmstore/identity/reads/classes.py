@@ -33,8 +33,8 @@ _NEUTRAL = frozenset(
 _OF_ENUMS = frozenset(
     ("_member_map_", "_member_names_", "_value2member_map_", "_unhashable_values_", "_hashable_values_",
      "_unhashable_values_map_", "_new_member_", "_use_args_", "_member_type_", "_value_repr_", "__new__", "_flag_mask_",
-     "_singles_mask_", "_all_bits_", "_boundary_", "_inverted_", "__reduce_ex__", "__format__", "__str__", "__repr__",
-     "_generate_next_value_", "__new_member__", "__getnewargs__", "_order_", "_sort_order_")
+     "_singles_mask_", "_all_bits_", "_inverted_", "__reduce_ex__", "_generate_next_value_", "__new_member__",
+     "__getnewargs__", "_order_", "_sort_order_")
 )  # fmt: skip
 
 CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
