@@ -204,6 +204,8 @@ EDITS = [
           "    m = functools.partialmethod(n, 3)\n", "(n, 3)", "(n, 4)"),
     _swap("slots object", "C(3)", "v.n", "class C:\n    __slots__ = ('n',)\n\n    def __init__(self, n):\n"
           "        self.n = n + 1\n", "+ 1", "+ 2", change="v.n = 5"),
+    _swap("alias of a slot", "C()", "v.area", "class C:\n    __slots__ = ('w', 'h')\n\n    def __init__(self):\n"
+          "        self.w, self.h = 3, 4\n\nC.area = C.w\n", "= C.w", "= C.h", change="type(v).area = type(v).h"),
     Edit("slot", "C(3)", "C(4)", "v.n", "class C:\n    __slots__ = ('n',)\n\n    def __init__(self, n):\n"
          "        self.n = n\n", change="v.n = 4"),
     Edit("slot beside a dict", "C(3)", "C(4)", "v.n", "class B:\n    __slots__ = ('n',)\n\nclass C(B):\n"
@@ -313,6 +315,17 @@ EDITS = [
          change="v.extra = 4"),
     _swap("typed dict class", "T", "len(v.__annotations__)", "class T(typing.TypedDict):\n    a: int\n",
           "a: int\n", "a: int\n    b: int\n"),
+    _swap("hash of a class", "C", "len({v(), v()})", "class B:\n    def __eq__(self, other):\n        return True\n\n"
+          "    def __hash__(self):\n        return 1\n\nclass C(B):\n    __hash__ = object.__hash__\n    n = 3\n",
+          "    __hash__ = object.__hash__\n", ""),
+    _swap("order of a pattern's arguments", "C()", "first(v)", "class C:\n    __match_args__ = ('a', 'b')\n"
+          "    a, b = 3, 4\n\ndef first(v):\n    match v:\n        case C(x, y):\n            return x\n",
+          "('a', 'b')", "('b', 'a')",
+          change="type(v).__match_args__ = ('b', 'a')"),
+    _swap("argument of a generic base", "C()", "v.m() is int", "X = typing.TypeVar('X')\n\n"
+          "class B(typing.Generic[X]):\n    def m(self):\n"
+          "        return typing.get_args(type(self).__orig_bases__[0])[0]\n\nclass C(B[int]):\n    n = 3\n",
+          "[int]", "[str]"),
     _swap("generic class", "C[int]()", "v.m()", "X = typing.TypeVar('X')\n\nclass C(typing.Generic[X]):\n"
           "    def m(self):\n        return 3\n", "return 3", "return 4"),
 ]  # fmt: skip

@@ -104,6 +104,11 @@ EDITS = [
     Edit("generic alias", "list[int]", "list[float]", "v.__args__[0] is int"),
     Edit("union", "int | str", "int | float", "isinstance(0.5, v)"),
     Edit("typing alias", "typing.Optional[int]", "typing.Optional[str]", "isinstance(3, typing.get_args(v)[0])"),
+    Edit("bound of a type variable", "typing.TypeVar('X', bound=int)", "typing.TypeVar('X', bound=str)",
+         "v.__bound__ is int"),
+    Edit("metadata of a type", "typing.Annotated[int, 3]", "typing.Annotated[int, 4]", "typing.get_args(v)[1]"),
+    Edit("forward reference", "typing.ForwardRef('int')", "typing.ForwardRef('str')", "v.__forward_arg__ == 'int'"),
+    Edit("new type", "typing.NewType('N', int)", "typing.NewType('N', str)", "v.__supertype__ is int"),
     Edit("literal type", "typing.Literal[3]", "typing.Literal[4]", "typing.get_args(v)[0]"),
     Edit("module of the standard library", "math", "__import__('cmath')", "abs(v.sqrt(2)) + ('c' in v.__name__)"),
 ]  # fmt: skip

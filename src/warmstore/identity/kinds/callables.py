@@ -9,6 +9,7 @@ import functools
 import os
 import sys
 import types
+import typing
 from typing import Any
 
 from warmstore.identity.kinds.registry import attribute_rule, rule
@@ -18,6 +19,11 @@ from warmstore.identity.places import Place
 from warmstore.identity.reads import read_call, read_method, refusal_of
 from warmstore.identity.reads.code_facts import facts_of
 from warmstore.identity.walk import Walk
+
+_OF_TYPING = (
+    "__forward_arg__", "__forward_module__", "__metadata__", "__supertype__", "__default__", "__bound__",
+    "__constraints__", "__covariant__", "__contravariant__", "__infer_variance__",
+)  # fmt: skip
 
 
 @rule(functools.partial)
@@ -124,12 +130,16 @@ def _alias(walk: Walk, place: Place, value: Any) -> None:
     walk.attributes(place, {"origin": getattr(value, "__origin__", None), "args": value.__args__})
 
 
+@rule(typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, typing.NewType, typing.ForwardRef)
 def typing_form(walk: Walk, place: Place, value: Any) -> None:
-    """Record a special form or an alias of `typing`."""
+    """Record a special form, an alias, a variable or a new type of `typing`."""
     walk.fact(place, f"{type(value).__qualname__} {getattr(value, '__name__', '')}")
     args = getattr(value, "__args__", ())
     origin = getattr(value, "__origin__", None)
     walk.attributes(place, {"args": args if isinstance(args, tuple) else (), "of": origin})
+    for name in _OF_TYPING:
+        if (part := getattr(value, name, None)) is not None:
+            walk.whole(place + f".{name}", part)
 
 
 def jitted(walk: Walk, place: Place, value: Any) -> None:

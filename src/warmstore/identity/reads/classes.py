@@ -23,7 +23,7 @@ from warmstore.identity.walk import Walk
 _NEUTRAL = frozenset(
     ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__annotate__", "__annotate_func__",
      "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl",
-     "__orig_bases__", "__parameters__", "__qualname__", "__match_args__", "__dataclass_params__",
+     "__parameters__", "__qualname__", "__dataclass_params__",
      "__classcell__", "__slotnames__", "__non_callable_proto_members__",
      # The number of an `autograd.Function`, which differs in each process.
      "_autograd_function_id",
@@ -96,9 +96,9 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
         members = cls.__members__
         _read_members(walk, place, members)
     for name, value in sorted(vars(cls).items()):
-        if name in _NEUTRAL or name in CONSTRUCTORS or isinstance(value, MemberDescriptorType | GetSetDescriptorType):
+        if name in _NEUTRAL or name in CONSTRUCTORS:
             continue
-        if name == "__hash__" and not isinstance(value, FunctionType):
+        if isinstance(value, MemberDescriptorType | GetSetDescriptorType) and value.__name__ == name:
             continue
         if is_enum and ((name in _OF_ENUMS and not _is_of_program(value)) or name in members):
             continue
