@@ -1,6 +1,7 @@
 """Values that differ in no element, and are others to who looks."""
 
 import argparse
+import copy
 import hashlib
 import io
 import os
@@ -22,6 +23,7 @@ from tests.slow import thinned
 from warmstore.identity import Versioned, identify, register
 from warmstore.identity.named_files import FEW
 from warmstore.identity.object_state import is_made_in_python
+from warmstore.identity.samples.sample_identities import identify_samples
 
 
 @pytest.mark.parametrize(
@@ -126,6 +128,8 @@ class Slotted:
 
 class Beneath(Slotted):
     other = 1
+    a: int
+    b: int
 
 
 def test_which_classes_python_made() -> None:
@@ -151,6 +155,25 @@ def test_of_settings_those_count_that_are_read(kind: Callable[..., Any]) -> None
     assert identify(printed).digest != all_before.digest
     settings.scale = 3
     assert before.difference(identify(step)).endswith("settings>.scale` was 2, is 3")
+
+
+def test_the_order_of_attributes_counts_where_code_may_see_it() -> None:
+    settings, turned = Beneath(), Beneath()
+    settings.a, settings.b = 1, 2
+    turned.b, turned.a = 2, 1
+
+    def total(x: Any) -> Any:
+        return x.a + x.b
+
+    def listed(x: Any, show: Callable[[Any], Any] = vars) -> Any:
+        return list(show(x))
+
+    assert identify(partial(total, turned)).digest == identify(partial(total, settings)).digest
+    assert identify(partial(listed, turned)).digest != identify(partial(listed, settings)).digest
+    assert identify([turned] * 80).digest != identify([settings] * 80).digest
+    assert identify([copy.deepcopy(settings)] * 80).digest == identify([settings] * 80).digest
+    assert identify_samples([turned]).name != identify_samples([settings]).name
+    assert identify_samples([(turned, torch.ones(1))]).name != identify_samples([(settings, torch.ones(1))]).name
 
 
 def test_a_progress_bar_counts_by_its_items_and_by_what_code_names() -> None:

@@ -76,10 +76,10 @@ class ObjectWalk(Walk):
         """Record what counts only where followed code uses some names."""
         while self._if_named:
             facts = [facts_of(function.__code__) for function in self.functions]
-            used = {name for each in facts for name in (*each.names, *each.strings)}
+            used = self.named.union(*((*each.names, *each.strings) for each in facts))
             pending, self._if_named = self._if_named, []
             for names, place, work in pending:
-                if self.is_part or not used.isdisjoint(names):
+                if not used.isdisjoint(names):
                     self.later(place, work)
             self._run_queue()
 

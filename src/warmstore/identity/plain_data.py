@@ -343,8 +343,7 @@ def _object(plain: PlainTexts, value: Any, depth: int) -> str:
     name, has_slots = plain.known_kind(kind)
     state: dict[str, Any] = attributes_of(value) if has_slots else value.__dict__
     parts, depth = [], depth + 1
-    for label in sorted(state):
-        attribute = state[label]
+    for label, attribute in state.items():
         kind = type(attribute)
         if kind is int:  # inline: most attributes are integers, and there may be millions
             parts.append(f"{label}={attribute}" if -_WORD < attribute < _WORD else f"{label}={_int(attribute)}")

@@ -29,6 +29,7 @@ EXPANDED = 64
 
 _LOCALS = "<locals>."
 _STRUCTURE = frozenset(".[](<")  # characters of places
+_SHOW_ORDER = ("vars", "globals", "__dict__")
 _NAMELESS = frozenset(("", "__main__", "__mp_main__", "builtins"))
 
 
@@ -48,6 +49,7 @@ class WalkSettings:
         draws: Whether the state of a default random generator counts where code draws from it.
         is_called_here: Whether the thread that looks also calls the object: settings of the thread are then watched.
         modes: Whether torch's modes of gradients, inference and autocast count where code uses torch.
+        in_order: Whether the order of attributes counts in any case: code that other walks follow may see it.
     """
 
     ignore: frozenset[str] = frozenset()
@@ -61,6 +63,7 @@ class WalkSettings:
     draws: bool = True
     is_called_here: bool = False
     modes: bool = False
+    in_order: bool = False
 
 
 @dataclass
@@ -81,8 +84,8 @@ class Walk(ABC):
         self.functions: list[FunctionType] = []  # functions of the program whose code was read
         self.library_functions: list[FunctionType] = []  # functions of installed packages
         self.modules: list[tuple[Place, Any]] = []  # of torch, whose modes count if code reads them
+        self.named: set[str] = set()  # functions that code may use by another name
         self.checkouts: dict[str, None] = {}
-        self.is_part = False  # whether the code that uses the value is followed by another walk
         self._roots: list[str] = ["@0:"]
         self._prefixes: list[str] = [""]
         self._numbers: dict[object, int] = {}  # of roots, by key
@@ -275,10 +278,20 @@ class Walk(ABC):
         self.whole(place, value)
 
     def attributes(self, place: Place, attributes: dict[str, Any]) -> None:
-        """Record attributes, sorted by name. Names such as "a.b" are quoted: their places are no others' then."""
+        """Record attributes by name. Names such as "a.b" are quoted: their places are no others' then."""
+        self.order(place, attributes)
         for name in sorted(attributes, key=str):
             is_word = type(name) is str and _STRUCTURE.isdisjoint(name)
             self.whole(place + (f".{name}" if is_word else f".<{name!r}>"), attributes[name])
+
+    def order(self, place: Place, names: Iterable[str]) -> None:
+        """Record the order of the attributes of an object, class or module, if followed code may see it."""
+        if len(listed := list(names)) > 1:
+            record = partial(self.fact, place + ".<order>", f"{listed}")
+            if self.settings.in_order:
+                record()
+            else:
+                self.if_named(_SHOW_ORDER, place, record)
 
     def items(self, place: Place, tag: str, values: Collection[Any]) -> None:
         """Record the items of a sequence, in order."""
@@ -302,9 +315,8 @@ class Walk(ABC):
         """Record the elements of a set by their sorted digests: their order differs between processes."""
         digests = []
         for value in values:
-            element = type(self)("", self.settings)
+            element = type(self)("", replace(self.settings, in_order=True))
             element._seen = dict(self._seen)
-            element.is_part = True
             element.functions, element.library_functions = self.functions, self.library_functions
             element.look(element.start, value)
             element.run()
@@ -318,8 +330,7 @@ class Walk(ABC):
 
     def apart(self, value: Any, **settings: Any) -> str:
         """The digest of a value in a walk of its own, with some settings changed."""
-        walk = type(self)("", replace(self.settings, watch=None, **settings))
-        walk.is_part = True
+        walk = type(self)("", replace(self.settings, watch=None, in_order=True, **settings))
         walk.look(walk.start, value)
         walk.run()
         walk.record_modes(of_all=True)

@@ -204,6 +204,13 @@ EDITS = [
           "    m = functools.partialmethod(n, 3)\n", "(n, 3)", "(n, 4)"),
     _swap("slots object", "C(3)", "v.n", "class C:\n    __slots__ = ('n',)\n\n    def __init__(self, n):\n"
           "        self.n = n + 1\n", "+ 1", "+ 2", change="v.n = 5"),
+    Edit("order of attributes", "made('a', 'b')", "made('b', 'a')", "list(vars(v)).index('a')", "class C:\n"
+         "    pass\n\ndef made(*names):\n    found = C()\n    for name in names:\n"
+         "        setattr(found, name, ord(name))\n    return found\n", change="v.a = vars(v).pop('a')"),
+    _swap("order of methods", "C", "[n for n in v.__dict__ if n in 'ab'].index('a')", "class C:\n    def a(self):\n"
+          "        pass\n\n    def b(self):\n        pass\n",
+          "    def a(self):\n        pass\n\n    def b(self):\n        pass\n",
+          "    def b(self):\n        pass\n\n    def a(self):\n        pass\n"),
     _swap("alias of a slot", "C()", "v.area", "class C:\n    __slots__ = ('w', 'h')\n\n    def __init__(self):\n"
           "        self.w, self.h = 3, 4\n\nC.area = C.w\n", "= C.w", "= C.h", change="type(v).area = type(v).h"),
     Edit("slot", "C(3)", "C(4)", "v.n", "class C:\n    __slots__ = ('n',)\n\n    def __init__(self, n):\n"

@@ -178,6 +178,11 @@ EDITS = [
                        "patches.py": "import other\n\nother.C.m = lambda self: 3\n"},
                 files_new={"patches.py": "import other\n\nother.C.m = lambda self: 4\n"},
                 change="other.C.m = lambda self: 4"),
+    ProgramEdit("order of globals", "def one(x):\n    return x + 1\n\n\ndef two(x):\n    return x * 2\n\n\n"
+                "def step(x):\n    for name, function in list(globals().items()):\n        if name in ('one', 'two'):\n"
+                "            x = function(x)\n    return x\n",
+                "def one(x):\n    return x + 1\n\n\ndef two(x):\n    return x * 2\n",
+                "def two(x):\n    return x * 2\n\n\ndef one(x):\n    return x + 1\n", whole=True),
     ProgramEdit("order of a step's arguments",
                 "def one(x):\n    return x + 1\n\n\ndef two(x):\n    return x * 2\n\n\n"
                 "def step(x, **functions):\n    for function in functions.values():\n        x = function(x)\n"

@@ -80,4 +80,5 @@ class CallSettings:
 
 
 def _look(name: str, value: Any, ignore: Collection[str], watch: Watch) -> Walk:
-    return walk_over(value, name=name, ignore=ignore, called=False, watch=watch, patches=Patches())
+    options: dict[str, Any] = {"ignore": ignore, "watch": watch, "patches": Patches()}
+    return walk_over(value, name=name, called=False, in_order=True, **options)

@@ -77,6 +77,8 @@ def _builtin(walk: Walk, place: Place, value: Any) -> None:
         walk.cls(owner)
     if module == "decimal":
         walk.decimal_context()
+    if module == "builtins":
+        walk.named.add(name)
     if module:
         walk.origin(origin_of_name(module))
     walk.fact(place, f"builtin {module}.{name}")

@@ -68,8 +68,9 @@ def _view(walk: Walk, place: Place, value: Any) -> None:
 
 
 @rule(types.SimpleNamespace)
-def _namespace(walk: Walk, place: Place, value: Any) -> None:
-    walk.fact(place, "SimpleNamespace")
+def namespace(walk: Walk, place: Place, value: Any) -> None:
+    """Record a namespace, whose text shows its attributes in order."""
+    walk.fact(place, f"{type(value).__name__} of {list(vars(value))}")
     walk.watch(vars(value))
     walk.attributes(place, vars(value))
 

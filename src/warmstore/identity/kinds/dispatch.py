@@ -98,6 +98,8 @@ def _rule_of_family(kind: type) -> Rule | None:
         return inert
     if (rule_of_table := tables.rule_of_table(kind)) is not None:
         return rule_of_table
+    if (kind.__module__, kind.__name__) == ("argparse", "Namespace"):
+        return containers.namespace
     if progress_bars.is_bar_class(kind):
         return progress_bars.bar
     if mocks.is_mock_class(kind):

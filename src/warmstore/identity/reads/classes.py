@@ -95,6 +95,7 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     if is_enum := isinstance(cls, enum.EnumMeta):
         members = cls.__members__
         _read_members(walk, place, members)
+    walk.order(place, (name for name in vars(cls) if name not in _NEUTRAL))
     for name, value in sorted(vars(cls).items()):
         if name in _NEUTRAL or name in CONSTRUCTORS:
             continue

@@ -36,7 +36,9 @@ def read_module(walk: Walk, place: Place, module: ModuleType, origin: Origin) ->
     if origin.folder:
         walk.checkouts.setdefault(program_root(origin.folder))
     walk.watch(vars(module))
-    names = sorted(name for name in vars(module) if name not in MODULE_ATTRIBUTES)
+    names = [name for name in vars(module) if name not in MODULE_ATTRIBUTES]
+    walk.order(place, names)
+    names.sort()
     walk.fact(place, f"module with {names}" if len(names) < 200 else f"module with {len(names)} names")
     for name in names:
         walk.whole(place_in_module(walk, module, name), vars(module)[name])

@@ -416,7 +416,8 @@ class _TooMuchError(Exception):
 
 
 def _walked(sample: Any, stamps: FileStamps) -> str:
-    walk = walk_over(sample, name="sample", root=stamps.root, files=stamps.files, called=False, patches=Patches())
+    options: dict[str, Any] = {"root": stamps.root, "files": stamps.files, "patches": Patches()}
+    walk = walk_over(sample, name="sample", called=False, in_order=True, **options)
     if len(walk.facts) > _MOST_FACTS:
         raise _TooMuchError
     if walk.unknown:
@@ -425,7 +426,7 @@ def _walked(sample: Any, stamps: FileStamps) -> str:
 
 
 def _look_at_source(source: Any, options: Mapping[str, Any], watch: Watch) -> Walk:
-    return walk_over(source, name="source", called=False, watch=watch, **options)
+    return walk_over(source, name="source", called=False, watch=watch, in_order=True, **options)
 
 
 def as_a_whole(recorded: RecordedIdentity, each_of: EachOf, version: str | None) -> SampleIdentities:
