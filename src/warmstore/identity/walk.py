@@ -309,7 +309,8 @@ class Walk(ABC):
             self.whole(place + f"[{f'<value {at}>' if keys[at] is None else keys[at]}]", value)
         self.strings(place, [key for key, _ in pairs if type(key) in NAMES_A_FILE or type(key) in BYTES])
         # The order of the keys counts. Facts are sorted by place, so this fact states the order.
-        self.fact(place, f"{tag} of {[text or '' for text in keys][:EXPANDED]} {len(keys)}")
+        rest = f" {digest_of(repr(keys[EXPANDED:]))}" if len(keys) > EXPANDED else ""
+        self.fact(place, f"{tag} of {[text or '' for text in keys[:EXPANDED]]} {len(keys)}{rest}")
 
     def unordered(self, place: Place, tag: str, values: Any) -> None:
         """Record the elements of a set by their sorted digests: their order differs between processes."""

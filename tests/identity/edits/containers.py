@@ -36,6 +36,10 @@ EDITS = [
     Edit("UserDict", "collections.UserDict(a=3)", "collections.UserDict(a=4)", "v['a']", change="v['a'] = 4"),
     Edit("UserList", "collections.UserList([3])", "collections.UserList([4])", "v[0]", change="v[0] = 4"),
     Edit("mappingproxy", "types.MappingProxyType({'a': 3})", "types.MappingProxyType({'a': 4})", "v['a']"),
+    Edit("order of a large dict", "made(70, 71)", "made(71, 70)", "list(v).index(70)", setup="""
+             def made(*last):
+                 return {n: open for n in (*range(70), *last)}
+         """, change="v[70] = v.pop(70)"),
     Edit("SimpleNamespace", "types.SimpleNamespace(a=3)", "types.SimpleNamespace(a=4)", "v.a", change="v.a = 4"),
     Edit("argparse.Namespace", "argparse.Namespace(a=3)", "argparse.Namespace(a=4)", "v.a", change="v.a = 4"),
     Edit("order of a SimpleNamespace", "types.SimpleNamespace(a=3, b=4)", "types.SimpleNamespace(b=4, a=3)",
