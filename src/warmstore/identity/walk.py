@@ -303,10 +303,12 @@ class Walk(ABC):
         """Record the keys and values of a mapping, in order."""
         pairs = list(pairs)
         keys = [atom_text(key) for key, _ in pairs]
+        named: set[str | None] = {None}
         for at, (key, value) in enumerate(pairs):
             if keys[at] is None:
                 self.whole(place + f".<key {at}>", key)
-            self.whole(place + f"[{f'<value {at}>' if keys[at] is None else keys[at]}]", value)
+            self.whole(place + f"[{f'<value {at}>' if keys[at] in named else keys[at]}]", value)
+            named.add(keys[at])  # several keys may be NaN
         self.strings(place, [key for key, _ in pairs if type(key) in NAMES_A_FILE or type(key) in BYTES])
         # The order of the keys counts. Facts are sorted by place, so this fact states the order.
         rest = f" {digest_of(repr(keys[EXPANDED:]))}" if len(keys) > EXPANDED else ""

@@ -15,6 +15,8 @@ EDITS = [
     Edit("dict key", "{'a': 3}", "{'b': 3}", "'a' in v", change="v['b'] = v.pop('a')"),
     Edit("type of a dict key", "{1: 3}", "{'1': 3}", "1 in v"),
     Edit("dict order", "{'a': 3, 'b': 4}", "{'b': 4, 'a': 3}", "list(v.values())[0]", change="v['a'] = v.pop('a')"),
+    Edit("dict value of a key that is NaN", "{math.nan: 3, float('nan'): 5}", "{math.nan: 4, float('nan'): 5}",
+         "v[math.nan]", change="v[math.nan] = 4"),
     Edit("dict of tuples", "{('a', 1): 3}", "{('a', 2): 3}", "('a', 1) in v"),
     Edit("OrderedDict for dict", "{'a': 3}", "collections.OrderedDict(a=3)", "type(v) is dict"),
     Edit("OrderedDict order", "collections.OrderedDict(a=3, b=4)", "collections.OrderedDict(b=4, a=3)",
