@@ -25,7 +25,6 @@ from warmstore.identity import Identity
 
 SAMPLE = 12  # one value of so many
 LARGE = {"backbones": 6}  # programs of which so many times fewer are taken
-COMPUTED = {"lexicon.price_table"}  # puts the name of its file together as it runs: no key can know
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -166,7 +165,6 @@ def test_files_that_are_opened_count(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     entries = json.loads(done.stdout)
     assert {file for one in entries for file in one["files"]} == {"words.txt", "labels.json", "prices.csv"}
-    forgotten = {one["entry"] for one in entries if one["files"] != one["told"] and not one["unknown"]}
-    assert forgotten == COMPUTED
+    assert not [one["entry"] for one in entries if one["files"] != one["told"] and not one["unknown"]]
     for one in entries:
         assert all(any(file in words for words in one["words"]) for file in one["told"]), one

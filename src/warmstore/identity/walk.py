@@ -86,6 +86,9 @@ class Walk(ABC):
         self.modules: list[tuple[Place, Any]] = []  # of torch, whose modes count if code reads them
         self.named: set[str] = set()  # functions that code may use by another name
         self.checkouts: dict[str, None] = {}
+        self.folders: dict[str, None] = {}  # that code or values name
+        self.names_in_folders: dict[str, Place] = {}  # texts that may name files in them, with their first places
+        self.named_files: list[tuple[Place, str]] = []  # files that constants of code name
         self._roots: list[str] = ["@0:"]
         self._prefixes: list[str] = [""]
         self._numbers: dict[object, int] = {}  # of roots, by key
@@ -324,6 +327,8 @@ class Walk(ABC):
             element.look(element.start, value)
             element.run()
             self.introspects |= element.introspects
+            self.folders |= element.folders
+            self.names_in_folders = {**dict.fromkeys(element.names_in_folders, place), **self.names_in_folders}
             for at, reason in element.unknown.items():
                 self.cannot_tell(place + f".<element>{element.shown(at)}", reason)
             digest = element._digest()
@@ -359,9 +364,12 @@ class Walk(ABC):
         path = str(value)
         if type(value) is str and not named_files.may_be_path(path):
             return
+        self.names_in_folders.setdefault(path, place)
         text = self._file_text(path)
         if not text:
             return
+        if " file " not in text and os.path.isdir(path):  # noqa: PTH112
+            self.folders.setdefault(path)
         is_movable = text.startswith(named_files.MOVABLE)
         is_argument = place.root == 0 and place.suffix.startswith("(") and place.suffix.endswith(")")
         if self.settings.folders and is_argument and (is_movable or text.endswith(" folder")):
@@ -378,6 +386,8 @@ class Walk(ABC):
             self.fact(place + ".<files>", found)
             if isinstance(strings, list) and len(strings) <= EXPANDED:
                 self.watch_probe(partial(self._files_text, strings))
+        for string in strings if isinstance(strings, list) and len(strings) <= named_files.FEW else ():
+            self.names_in_folders.setdefault(os.fsdecode(string), place)
 
     def _files_text(self, strings: Iterable[Any]) -> str:
         firsts, found = None, []

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.identity.object_state import MISSING, has_identity
-from warmstore.identity.origin import is_extension, origin_of, origin_of_class, origin_of_function
+from warmstore.identity.origin import Origin, is_extension, origin_of, origin_of_class, origin_of_function, program_root
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import atom_text
 from warmstore.identity.reads.classes import documentation, static
@@ -99,6 +99,17 @@ def place_in_module(walk: Walk, module: ModuleType, name: str) -> Place:
     return walk.root(("global", id(vars(module)), name), name, module.__name__, module)[0]
 
 
+def read_file_of_code(walk: Walk, place: Place, file: Any, origin: Origin) -> None:
+    """Record the path of a file of the program in its checkout. Code may read files in the two folders above it."""
+    if not isinstance(file, str):
+        walk.whole(place, file)
+        return
+    folder = os.path.dirname(os.path.abspath(file))  # noqa: PTH100, PTH120  it must not follow links
+    walk.folders |= dict.fromkeys((folder, os.path.dirname(folder)))  # noqa: PTH120
+    root = program_root(origin.folder) if origin.folder else folder
+    walk.fact(place, f"the file {os.path.relpath(file, root)!r} of the code")
+
+
 def _is_torch_module(kind: type) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and issubclass(kind, torch.nn.Module)
@@ -138,8 +149,7 @@ def _read_module(walk: Walk, module: ModuleType, place: Place, name: str, rest: 
         walk.whole(at, value)
     elif origin.is_program or isinstance(value, ModuleType):
         if name == "__file__":
-            walk.file(at, value)
-            walk.fact(at, "the file of the code")
+            read_file_of_code(walk, at, value, origin)
         else:
             read(walk, value, at, rest)
     else:

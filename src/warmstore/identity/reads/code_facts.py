@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import opcode
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,6 +34,12 @@ _NEUTRAL_FLAGS = inspect.CO_NESTED | 0x4000000  # CO_HAS_DOCSTRING, from Python 
 _OF_CLASS_BODIES = ("__doc__", "__firstlineno__", "__static_attributes__", "__qualname__", "__module__")
 _LOOKS_UP = frozenset(("environ", "environb", "getenv", "getenvb", "import_module", "__import__"))
 _SEES_LOCAL_NAMES = frozenset(("locals", "vars", "dir"))
+_WRITERS = frozenset(
+    ("dump", "imsave", "imwrite", "save", "save_file", "save_image", "save_model", "savefig", "savetxt", "savez",
+     "savez_compressed", "to_csv", "to_excel", "to_feather", "to_html", "to_json", "to_parquet", "to_pickle",
+     "write_csv", "write_html", "write_image", "write_json", "write_parquet")
+)  # fmt: skip
+"""Functions and methods that write the file that an argument names, and do not read it."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +49,11 @@ class CodeFacts:
     digest: 16 hex digits. constants: texts of constants other than code and None. globals, variables: chains by name;
     `variables` are parameters, other locals and closure variables. stored: attributes that are set, by variable.
     imports: module, names and level of every import. bound: variables that imports set, with the module, the name in it
-    ("" for the module itself) and the level. names: every name of an attribute or global. strings: constants
-    that are strings or bytes, also within tuples. asked: variables and chains that look up values by name
-    (`os.environ`, `import_module`), with the constant name, or None for a computed one. loose: names of attributes
-    that are not read of a variable.
-    sees_locals: whether the code may read local variables by computed names.
+    ("" for the module itself) and the level. names: every name of an attribute or global. strings: constants that are
+    strings or bytes, also within tuples. written: those of them that only name files to be written. asked: variables
+    and chains that look up values by name (`os.environ`, `import_module`), with the constant name, or None for a
+    computed one. loose: names of attributes that are not read of a variable. sees_locals: whether the code may read
+    local variables by computed names.
     """
 
     digest: str
@@ -58,6 +65,7 @@ class CodeFacts:
     bound: tuple[tuple[str, str, str, int], ...]
     names: frozenset[str]
     strings: tuple[str, ...]
+    written: frozenset[str]
     asked: frozenset[tuple[str, Chain, str | None]]
     loose: frozenset[str]
     sees_locals: bool
@@ -78,6 +86,7 @@ def facts_of(code: CodeType) -> CodeFacts:
         tuple(dict.fromkeys(reader.bound)),
         frozenset(reader.names),
         tuple(dict.fromkeys(reader.strings)),
+        frozenset(text for text, count in reader.written.items() if count == reader.loaded[text]),
         frozenset(reader.asked),
         frozenset(reader.loose),
         bool(_SEES_LOCAL_NAMES & reader.names),
@@ -103,6 +112,8 @@ class _Reader:
         self.bound: list[tuple[str, str, str, int]] = []
         self.names: set[str] = set()
         self.strings: list[str] = []
+        self.loaded: Counter[str] = Counter()  # how often constants are loaded
+        self.written: Counter[str] = Counter()  # and how often by calls that write files
         self.asked: set[tuple[str, Chain, str | None]] = set()
         self.loose: set[str] = set()
 
@@ -151,6 +162,10 @@ class _Reader:
             for name in ("__class__", *code.co_varnames[:1]):
                 self.variables.setdefault(name, set()).add(WHOLE)
         for at, instruction in enumerate(found):
+            if instruction.name == "LOAD_CONST":
+                self.loaded.update(_strings_in(instruction.value))
+            elif isinstance(instruction.value, str) and instruction.value in _WRITERS:
+                self.written.update(_strings_of_call(found, at))
             if instruction.name in _LOADS_GLOBAL:
                 chains = self._chain(found, at, str(instruction.value))
                 self.globals.setdefault(str(instruction.value), set()).update(chains)
@@ -242,6 +257,24 @@ def _is_looked_up(found: list[Instruction], at: int) -> bool:
             return False
         depth += put - taken
     return False
+
+
+def _strings_of_call(found: list[Instruction], at: int) -> list[str]:
+    """The constants in the arguments of the call of what instruction `at` loads, without those of calls in them."""
+    stack: list[list[str]] = []
+    for name, value in found[at + 1 :]:
+        taken, put = _EFFECTS.get(name, (0, 1) if name.startswith("LOAD_") else (-1, 0))
+        if name in _COUNTED and isinstance(value, int):
+            taken, put = value + _COUNTED[name], 1
+        if taken > len(stack):
+            return [text for texts in stack for text in texts] if name in ("CALL", "CALL_KW") else []
+        if taken < 0:
+            return []
+        parts = [text for texts in stack[len(stack) - taken :] for text in texts]
+        del stack[len(stack) - taken :]
+        parts = [value] if name == "LOAD_CONST" and isinstance(value, str) else [] if name == "CALL" else parts
+        stack += [parts] * put
+    return []
 
 
 def _skipped(found: list[Instruction]) -> set[int]:

@@ -10,18 +10,21 @@ import functools
 import inspect
 import os
 import stat
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from warmstore.identity.named_files import located
+from warmstore.identity.named_files import FEW, first_parts, located
 from warmstore.identity.object_state import MISSING, content_of, full_name
 from warmstore.identity.origin import (
     INSTALLED,
     WARMSTORE,
     Origin,
     is_found,
+    origin_of,
     origin_of_class,
     origin_of_function,
     origin_of_name,
@@ -42,6 +45,13 @@ _OPENERS = frozenset(
     ("open", "Path", "PurePath", "load", "loadtxt", "genfromtxt", "fromfile", "memmap", "read_text", "read_bytes",
      "read_csv", "read_parquet", "read_json", "read_table", "imread", "from_pretrained", "File")
 )  # fmt: skip
+"""Names that code uses where it reads files. With one of them, a word without a suffix may be the name of a file."""
+
+_RESOURCES = frozenset(
+    ("files", "get_data", "read_text", "read_binary", "open_text", "open_binary", "resources", "pkgutil",
+     "pkg_resources", "__spec__", "__loader__", "__package__")
+)  # fmt: skip
+"""Names that code uses where it finds files of its package."""
 
 
 def read_function(walk: Walk, place: Place, function: FunctionType, origin: Origin) -> None:
@@ -90,7 +100,7 @@ def _read_program_function(walk: Walk, place: Place, function: FunctionType) -> 
     for name in sorted(facts.globals):
         read_global(walk, place, function, name, facts)
     read_imports(walk, function, facts)
-    _read_named_files(walk, place, function, facts)
+    _find_named_files(walk, place, function, facts)
 
 
 def read_call(
@@ -114,10 +124,7 @@ def read_call(
     variadic = facts is not None and bool(plain.__code__.co_flags & 0x0C)
     for name, value in sorted((keywords or {}).items()):
         read_all(walk, value, place + f"({name})", uses_of(facts, name) if name in known and not variadic else {WHOLE})
-    if facts is not None:
-        _read_files_in(
-            walk, place + ".func", facts.strings, [*map(_folder, args), *map(_folder, (keywords or {}).values())]
-        )
+    walk.folders |= dict.fromkeys(filter(None, map(_folder, (*args, *(keywords or {}).values()))))
 
 
 def read_called(walk: Walk, place: Place, function: Any) -> None:
@@ -179,40 +186,61 @@ def _read_closure(walk: Walk, place: Place, function: FunctionType, facts: CodeF
             read_all(walk, value, place + f".<{name}>", uses_of(facts, name))
 
 
-def _read_named_files(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts) -> None:
-    """Record files that string constants name, in a folder that the code also names: `HERE / "words.txt"`."""
-    folders = []
-    for name in facts.globals:
-        value = function.__globals__.get(name)
-        if name == "__file__" and isinstance(value, str):
-            folders += [os.path.dirname(value), os.path.dirname(os.path.dirname(value))]  # noqa: PTH120
-        else:
-            folders.append(_folder(value))
-    _read_files_in(walk, place, facts.strings, folders)
-    opens = not _OPENERS.isdisjoint((*facts.names, *facts.globals))
-    for text in facts.strings:
-        if not _may_be_name(text):
-            continue
-        path, found = located(text)
-        is_absolute = os.path.isabs(path)  # noqa: PTH117
-        beside = [] if is_absolute else _files_in(folders, text)
+def _find_named_files(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts) -> None:
+    """Note the files that string constants name, and the folders that the code names: `HERE / "words.txt"`."""
+    globals_ = function.__globals__
+    file = globals_.get("__file__")
+    names = {*facts.names, *facts.globals}
+    texts = [text for text in facts.strings if text not in facts.written and _may_be_name(text)]
+    if "__file__" in facts.globals and isinstance(file, str):
+        stem = Path(file).stem
+        texts += [stem + text for text in texts if text.startswith(".")]
+    if not _RESOURCES.isdisjoint(names):
+        modules = (*texts, *(globals_.get(name) for name in ("__name__", *facts.globals)))
+        walk.folders |= dict.fromkeys(folder for module in modules for folder in _folders_of(module))
+    walk.folders |= dict.fromkeys(filter(None, (_folder(globals_.get(name)) for name in facts.globals)))
+    opens = not _OPENERS.isdisjoint(names)
+    for text in texts:
+        walk.names_in_folders.setdefault(text, place)
+        found = located(text)[1]
+        is_path = opens or "/" in text or "." in text
+        if is_path and text.strip("./") and found is not None and stat.S_ISREG(found.st_mode):
+            walk.named_files.append((place, text))
+
+
+def _folders_of(module: Any) -> list[str]:
+    """The folders in which a module of the program has its files, given itself or its name."""
+    module = sys.modules.get(module) if isinstance(module, str) else module
+    if not isinstance(module, ModuleType) or not origin_of(module).is_program:
+        return []
+    file = getattr(module, "__file__", None)
+    return [*([os.path.dirname(file)] if isinstance(file, str) else ()), *getattr(module, "__path__", ())]  # noqa: PTH120
+
+
+def read_named_files(walk: Walk) -> None:
+    """Queue the recording of the files that the followed code may read by names, at the end of a walk.
+
+    A name counts in each folder that any code or value names, and in the working directory.
+    """
+    folders, names = [*walk.folders], [*walk.names_in_folders.items()]
+    is_large = len(folders) * len(names) > FEW
+    firsts = first_parts(folders) if is_large else None
+    for text, place in names if folders else ():
+        if (firsts is None or text.lstrip("/").partition("/")[0] in firsts) and (paths := _files_in(folders, text)):
+            at = place + f".<beside {text!r}>"
+            walk.later(at, partial(walk.strings if paths[1:] else walk.file, at, paths if paths[1:] else paths[0]))
+    for place, text in walk.named_files:
         # The working directory of the program may be the folder of the file, or another.
-        is_file = found is not None and stat.S_ISREG(found.st_mode)
-        is_named = bool(text.strip("./")) and (opens or is_absolute) and is_file
-        if is_named and not any(os.path.samefile(path, other) for other in beside):  # noqa: PTH121
-            walk.file(place + f".<{text[:80]!r}>", text)
-
-
-def _read_files_in(walk: Walk, place: Place, texts: Iterable[str], folders: Sequence[str]) -> None:
-    """Record the files in folders, "" for none, that constants of code name."""
-    for text in texts if any(folders) else ():
-        if _may_be_name(text) and not os.path.isabs(text):  # noqa: PTH117
-            for number, path in enumerate(_files_in(folders, text)):
-                walk.file(place + f".<beside {text[:80]!r}{f' {number}' if number else ''}>", path)
+        if not any(os.path.samefile(located(text)[0], path) for path in _files_in(folders, text)):  # noqa: PTH121
+            at = place + f".<{text!r}>"
+            walk.later(at, partial(walk.file, at, text))
 
 
 def _files_in(folders: Sequence[str], name: str) -> list[str]:
-    paths = [os.path.join(folder, name) for folder in folders if folder]  # noqa: PTH118
+    """The files in folders that a text names, which may begin with a separator: `root + "/words.txt"`."""
+    if name.startswith("/") and os.path.exists(name):  # noqa: PTH110
+        return []
+    paths = [os.path.join(folder, name.lstrip("/")) for folder in folders] if name.strip("./") else []  # noqa: PTH118
     return [path for path in paths if os.path.isfile(path)]  # noqa: PTH113
 
 

@@ -10,9 +10,10 @@ import sys
 from types import FunctionType, ModuleType
 from typing import Any
 
+from warmstore.identity.origin import origin_of_function
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import atom_text
-from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, place_in_module, read
+from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, place_in_module, read, read_file_of_code
 from warmstore.identity.reads.code_facts import CodeFacts
 from warmstore.identity.reads.modules import read_by_constant_name, read_computed_import
 from warmstore.identity.reads.refusals import REFUSED_BUILTINS, reflection_reason, refusal_of
@@ -38,8 +39,7 @@ def read_global(walk: Walk, place: Place, function: FunctionType, name: str, fac
     else:
         at = walk.root(("global", id(globals_), name), name, "", globals_)[0]
     if name == "__file__":
-        walk.file(at, value)
-        walk.fact(at, "the file of the code")
+        read_file_of_code(walk, at, value, origin_of_function(function))
     elif name in ("__name__", "__package__"):
         walk.fact(at, repr("__main__" if value == "__mp_main__" else value))
     elif name == "__builtins__":
