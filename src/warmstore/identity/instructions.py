@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import opcode
 import sys
 from collections.abc import Iterator
@@ -90,6 +91,18 @@ def decoded(code: CodeType) -> Iterator[tuple[str, Any]]:
             yield second, variables[argument & 15]
         else:
             extended = argument << 8
+
+
+def jump_targets(code: CodeType) -> frozenset[int]:
+    """The positions of instructions, as `instructions` gives them, to which code jumps."""
+    labels = frozenset(dis.findlabels(code.co_code))  # type: ignore[arg-type]  # it takes bytes
+    found, position = set(), 0
+    for at, number in enumerate(code.co_code[::2] if labels else b""):
+        if 2 * at in labels:
+            found.add(position)
+        kind = _KINDS[number]
+        position += 0 if kind in (None, _EXTENDED) else 2 if kind == _PAIR else 1
+    return frozenset(found)
 
 
 def _variables(code: CodeType) -> tuple[str, ...]:

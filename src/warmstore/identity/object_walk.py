@@ -41,7 +41,7 @@ from warmstore.identity.plain_data import (
     digest_of,
     texts_in,
 )
-from warmstore.identity.reads import read_function, read_module, read_named_files
+from warmstore.identity.reads import read_function, read_module, read_named_files, refuse_passed_modules
 from warmstore.identity.reads.classes import documentation, makes_others, may_make_others, read_class, read_constructors
 from warmstore.identity.reads.code_facts import facts_of
 from warmstore.identity.requirements import required_by
@@ -68,6 +68,7 @@ class ObjectWalk(Walk):
                 self._record_constructors(cls)
             self._run_queue()
         self._record_named()
+        refuse_passed_modules(self)
         read_named_files(self)
         self._run_queue()
         if self.introspects:

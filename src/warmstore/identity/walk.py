@@ -83,6 +83,7 @@ class Walk(ABC):
         self.memory: dict[int, Place] = {}  # the first place of each tensor's and array's memory
         self.functions: list[FunctionType] = []  # functions of the program whose code was read
         self.library_functions: list[FunctionType] = []  # functions of installed packages
+        self.passed_modules: list[ModuleType] = []  # of Python, used as values, that look up what code may not name
         self.modules: list[tuple[Place, Any]] = []  # of torch, whose modes count if code reads them
         self.named: set[str] = set()  # functions that code may use by another name
         self.checkouts: dict[str, None] = {}
@@ -324,6 +325,7 @@ class Walk(ABC):
             element = type(self)("", replace(self.settings, in_order=True))
             element._seen = dict(self._seen)
             element.functions, element.library_functions = self.functions, self.library_functions
+            element.passed_modules = self.passed_modules
             element.look(element.start, value)
             element.run()
             self.introspects |= element.introspects

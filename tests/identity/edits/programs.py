@@ -314,6 +314,26 @@ EDITS = [
     ProgramEdit("environment through a helper", "def wanted(name):\n    return os.environ[name]\n\n\n"
                 + _ADD.format("wanted('WARMSTORE_TEST_N')"), environment={"WARMSTORE_TEST_N": "3"},
                 environment_new={"WARMSTORE_TEST_N": "4"}, refusable=True),
+    *(
+        ProgramEdit(f"environment variable by {name}", text, environment={"WARMSTORE_TEST_N": "3"},
+                    environment_new={"WARMSTORE_TEST_N": "4"}, refusable=is_refusable)
+        for name, is_refusable, text in (
+            ("a partial", False, "ASK = functools.partial(os.getenv, 'WARMSTORE_TEST_N')\n\n\n" + _ADD.format("ASK()")),
+            ("a bound method", False, "ASK = os.environ.get\n\n\n" + _ADD.format("ASK('WARMSTORE_TEST_N')")),
+            ("an imported name", False, "from os import environ as E\n\n\n" + _ADD.format("E['WARMSTORE_TEST_N']")),
+            ("a default", True, "def step(x, ask=os.getenv):\n    return x + float(ask('WARMSTORE_TEST_N'))\n"),
+            ("an item of a dict", True, "A = {'ask': os.getenv}\n\n\n" + _ADD.format("A['ask']('WARMSTORE_TEST_N')")),
+            ("a static method", True, "class C:\n    ask = staticmethod(os.getenv)\n\n\n"
+             + _ADD.format("C.ask('WARMSTORE_TEST_N')")),
+            ("another name of the module", True,
+             "def step(x):\n    o = os\n    return x + float(o.environ['WARMSTORE_TEST_N'])\n"),
+            ("the module as an argument", True, "def ask(o):\n    return o.getenv('WARMSTORE_TEST_N')\n\n\n"
+             + _ADD.format("ask(os)")),
+            ("a keyword", True, _ADD.format("os.getenv(default='5', key='WARMSTORE_TEST_N')")),
+            ("one of two names", True, "A = 1\n\n\n" + _ADD.format(
+             "('WARMSTORE_TEST_N' if A else 'OTHER') in os.environ) + float(os.getenv('WARMSTORE_TEST_N')")),
+        )
+    ),
     _reads("decimal context", "decimal.getcontext().prec = 3", "decimal.getcontext().prec = 6",
            _ADD.format("decimal.Decimal(1) / 3"), change="decimal.getcontext().prec = 6"),
     _reads("decimal context that is asked for", "decimal.getcontext().prec = 3", "decimal.getcontext().prec = 6",

@@ -18,7 +18,7 @@ from types import CodeType
 
 import xxhash
 
-from warmstore.identity.instructions import Instruction, instructions
+from warmstore.identity.instructions import Instruction, instructions, jump_targets
 
 Chain = tuple[str, ...]
 WHOLE: Chain = ()
@@ -32,7 +32,6 @@ _LOADS_FREE = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _LOADS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _NEUTRAL_FLAGS = inspect.CO_NESTED | 0x4000000  # CO_HAS_DOCSTRING, from Python 3.13 on
 _OF_CLASS_BODIES = ("__doc__", "__firstlineno__", "__static_attributes__", "__qualname__", "__module__")
-_LOOKS_UP = frozenset(("environ", "environb", "getenv", "getenvb", "import_module", "__import__"))
 _SEES_LOCAL_NAMES = frozenset(("locals", "vars", "dir"))
 _WRITERS = frozenset(
     ("dump", "imsave", "imwrite", "save", "save_file", "save_image", "save_model", "savefig", "savetxt", "savez",
@@ -51,9 +50,9 @@ class CodeFacts:
     imports: module, names and level of every import. bound: variables that imports set, with the module, the name in it
     ("" for the module itself) and the level. names: every name of an attribute or global. strings: constants that are
     strings or bytes, also within tuples. written: those of them that only name files to be written. asked: variables
-    and chains that look up values by name (`os.environ`, `import_module`), with the constant name, or None for a
-    computed one. loose: names of attributes that are not read of a variable. sees_locals: whether the code may read
-    local variables by computed names.
+    and chains with the constant text that a subscript, a call or `in` takes first (`os.environ["A"]`), or None for any
+    other use. loose: names of attributes that are not read of a global. of_results: those that are not read of a
+    variable at all. sees_locals: whether the code may read local variables by computed names.
     """
 
     digest: str
@@ -68,6 +67,7 @@ class CodeFacts:
     written: frozenset[str]
     asked: frozenset[tuple[str, Chain, str | None]]
     loose: frozenset[str]
+    of_results: frozenset[str]
     sees_locals: bool
 
 
@@ -89,6 +89,7 @@ def facts_of(code: CodeType) -> CodeFacts:
         frozenset(text for text, count in reader.written.items() if count == reader.loaded[text]),
         frozenset(reader.asked),
         frozenset(reader.loose),
+        frozenset(reader.of_results),
         bool(_SEES_LOCAL_NAMES & reader.names),
     )
 
@@ -116,10 +117,13 @@ class _Reader:
         self.written: Counter[str] = Counter()  # and how often by calls that write files
         self.asked: set[tuple[str, Chain, str | None]] = set()
         self.loose: set[str] = set()
+        self.of_results: set[str] = set()
+        self.targets: frozenset[int] = frozenset()  # of jumps in the code that is being read
 
     def read(self, code: CodeType) -> str:
         """Collect the uses of names. Returns the digest of the code."""
         found = list(instructions(code))
+        self.targets = jump_targets(code) if any(name == "CONTAINS_OP" for name, _ in found) else frozenset()
         self._uses(code, found)
         return self._digest(code, found)
 
@@ -157,6 +161,7 @@ class _Reader:
     def _uses(self, code: CodeType, found: list[Instruction]) -> None:
         cells = {*code.co_cellvars, *code.co_freevars}
         named: set[int] = set()  # positions of attributes that are read of globals
+        of_locals: set[int] = set()
         self.names |= {*code.co_names}
         if "__class__" in code.co_freevars:  # super() without arguments uses both
             for name in ("__class__", *code.co_varnames[:1]):
@@ -174,7 +179,9 @@ class _Reader:
                 name = str(instruction.value)
                 if instruction.name in _LOADS_LOCAL and name in cells:
                     continue  # from Python 3.13 on: a nested function gets the cell
-                self.variables.setdefault(name, set()).update(self._chain(found, at, name))
+                chains = self._chain(found, at, name)
+                self.variables.setdefault(name, set()).update(chains)
+                of_locals.update(range(at + 1, at + 1 + max(map(len, chains), default=0)))
             elif instruction.name in ("STORE_FAST", "STORE_DEREF", "DELETE_FAST", "DELETE_DEREF"):
                 # The variable has another value afterwards.
                 self.variables.setdefault(str(instruction.value), set()).add(WHOLE)
@@ -182,6 +189,8 @@ class _Reader:
                 self._import(found, at)
             elif instruction.name in _LOADS_ATTRIBUTE and at not in named:
                 self.loose.add(str(instruction.value))
+                if at not in of_locals:
+                    self.of_results.add(str(instruction.value))
 
     def _chain(self, found: list[Instruction], at: int, variable: str) -> set[Chain]:
         """The attributes that are read of the value that instruction `at` loads."""
@@ -197,19 +206,19 @@ class _Reader:
         while after < len(found) and found[after].name in _LOADS_ATTRIBUTE:
             chain.append(str(found[after].value))
             after += 1
-        if _LOOKS_UP & {variable, *chain}:
-            self._ask(found, at, after, variable, tuple(chain))
+        self.asked.add((variable, tuple(chain), self._asked_for(found, at, after)))
         return {tuple(chain)}
 
-    def _ask(self, found: list[Instruction], at: int, after: int, variable: str, chain: Chain) -> None:
-        """Collect the constant of a look-up by name: `environ["A"]`, `getenv("A")`, `"A" in environ`."""
+    def _asked_for(self, found: list[Instruction], at: int, after: int) -> str | None:
+        """The constant of a look-up by name: `environ["A"]`, `getenv("A")`, `"A" in environ`."""
         following = found[after] if after < len(found) else None
         if following is not None and following.name == "CONTAINS_OP" and at:
-            following = found[at - 1]
-        elif not _is_looked_up(found, after):
-            following = None
+            # `(A or "B") in environ` jumps to what follows the constant.
+            following = found[at - 1] if at not in self.targets else None
+        elif following is None or following.name != "LOAD_CONST" or not _is_looked_up(found, after):
+            return None
         constant = following.value if following is not None and following.name == "LOAD_CONST" else None
-        self.asked.add((variable, chain, constant if isinstance(constant, str) else None))
+        return constant if isinstance(constant, str) else None
 
     def _import(self, found: list[Instruction], at: int) -> None:
         level = next((load.value for load in found[max(at - 2, 0) : at] if isinstance(load.value, int)), 0)
@@ -245,14 +254,16 @@ def _is_looked_up(found: list[Instruction], at: int) -> bool:
     """Whether the value that instruction `at` loads is itself what a subscript or call takes, and no part of a computed
     name. No where code jumps in between."""
     depth = 1
-    for instruction in found[at + 1 :]:
-        name, argument = instruction
+    for position in range(at + 1, len(found)):
+        name, argument = found[position]
         taken, put = _EFFECTS.get(name, (0, 1) if name.startswith("LOAD_") else (-1, 0))
         if name in _COUNTED and isinstance(argument, int):
             taken, put = argument + _COUNTED[name], 1
         if taken >= depth:
+            before, names = found[position - 1]  # perhaps the names of keyword arguments
+            count = len(names) if isinstance(names, tuple) and "KW" in name + before else 0
             is_subscript = name.endswith("_SUBSCR") or (name == "BINARY_OP" and argument == _SUBSCRIPT)
-            return is_subscript or name in ("CALL", "CALL_KW")
+            return is_subscript or (name in ("CALL", "CALL_KW") and isinstance(argument, int) and argument > count)
         if taken < 0:
             return False
         depth += put - taken

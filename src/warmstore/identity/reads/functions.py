@@ -34,7 +34,7 @@ from warmstore.identity.reads.attributes import INTROSPECTION, read, read_all, u
 from warmstore.identity.reads.classes import static
 from warmstore.identity.reads.code_facts import WHOLE, CodeFacts, facts_of, parameters_of
 from warmstore.identity.reads.globals import read_global
-from warmstore.identity.reads.modules import read_imports
+from warmstore.identity.reads.modules import read_imports, read_look_up
 from warmstore.identity.reads.refusals import REFLECTION, reflection_reason, refusal_of
 from warmstore.identity.walk import Walk
 
@@ -115,16 +115,18 @@ def read_call(
     if isinstance(plain, FunctionType) and origin_of_function(plain).is_program:
         facts = facts_of(plain.__code__)
         names = plain.__code__.co_varnames[bound : plain.__code__.co_argcount]
-    read_called(walk, place + ".func", function)
+    args, keywords = tuple(args), keywords or {}
+    if not read_look_up(walk, place + ".func", function, [*args, keywords.get("key")][:1]):
+        read_called(walk, place + ".func", function)
     for at, value in enumerate(args):
         read_all(walk, value, place + f"({at})", uses_of(facts, names[at]) if at < len(names) else {WHOLE})
     if keywords and not (isinstance(plain, FunctionType) and not plain.__code__.co_flags & inspect.CO_VARKEYWORDS):
         walk.fact(place + ".<keywords>", f"{list(keywords)}")
     known = parameters_of(plain.__code__) if facts is not None else ()
     variadic = facts is not None and bool(plain.__code__.co_flags & 0x0C)
-    for name, value in sorted((keywords or {}).items()):
+    for name, value in sorted(keywords.items()):
         read_all(walk, value, place + f"({name})", uses_of(facts, name) if name in known and not variadic else {WHOLE})
-    walk.folders |= dict.fromkeys(filter(None, map(_folder, (*args, *(keywords or {}).values()))))
+    walk.folders |= dict.fromkeys(filter(None, map(_folder, (*args, *keywords.values()))))
 
 
 def read_called(walk: Walk, place: Place, function: Any) -> None:

@@ -15,7 +15,7 @@ from warmstore.identity.places import Place
 from warmstore.identity.plain_data import atom_text
 from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, place_in_module, read, read_file_of_code
 from warmstore.identity.reads.code_facts import CodeFacts
-from warmstore.identity.reads.modules import read_by_constant_name, read_computed_import
+from warmstore.identity.reads.modules import read_by_constant_name, read_computed_imports
 from warmstore.identity.reads.refusals import REFUSED_BUILTINS, reflection_reason, refusal_of
 from warmstore.identity.walk import Walk
 
@@ -66,7 +66,7 @@ def _read_builtin(walk: Walk, place: Place, function: FunctionType, name: str, v
             globals_ = {key: value for key, value in globals_.items() if key not in MODULE_ATTRIBUTES}
         walk.whole(place + ".<globals>", globals_ if module is None else module)
     elif name == "__import__":
-        read_computed_import(walk, place, name, (), facts)
+        read_computed_imports(walk, place, {constant for variable, _, constant in facts.asked if variable == name})
     elif name in REFUSED_BUILTINS and refusal_of(value):
         walk.cannot_tell(place + f".<{name}>", refusal_of(value))
     elif getattr(value, "__module__", None) != "builtins" and callable(value):

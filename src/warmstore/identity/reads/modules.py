@@ -6,27 +6,39 @@ version alone, except for functions that the program has put into it.
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import os
 import sys
+from collections.abc import Collection
 from functools import partial
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from warmstore.identity.named_files import content_of, stat_of
 from warmstore.identity.origin import Origin, is_extension, origin_of, origin_of_function, program_root
 from warmstore.identity.places import Place
 from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, place_in_module, read
-from warmstore.identity.reads.code_facts import Chain, CodeFacts
+from warmstore.identity.reads.code_facts import WHOLE, Chain, CodeFacts, facts_of
+from warmstore.identity.reads.refusals import reflection_reason
 from warmstore.identity.walk import Walk
 
 _ENVIRONMENT = (os.environ, os.getenv, os.environb, os.getenvb)
+_IMPORTS = (importlib.import_module, builtins.__import__)
+_RESOLVERS = (("pydoc", "locate"), ("pkgutil", "resolve_name"))
+_LOOK_UPS = {
+    "os": ("environ", "environb", "getenv", "getenvb"), "posix": ("environ",), "importlib": ("import_module",),
+    "sys": ("modules",),
+}  # fmt: skip
+"""Attributes of modules that look up by name what the code may not name."""
 
 
 def read_module(walk: Walk, place: Place, module: ModuleType, origin: Origin) -> None:
     """Record a module: all globals of a module of the program, the name of an installed one."""
     if not origin.is_program:
         walk.fact(place, f"module {module.__name__}")
+        if module.__name__ in _LOOK_UPS:
+            walk.passed_modules.append(module)
         return
     if is_extension(module):
         file = str(module.__file__)
@@ -64,7 +76,8 @@ def read_imports(walk: Walk, function: FunctionType, facts: CodeFacts) -> None:
             for attribute in imported:
                 if not hasattr(module, attribute):
                     import_module(f".{attribute}", module.__name__)
-                read(walk, module, at, (attribute,))
+                if not _looks_up(getattr(module, attribute, None)):  # it counts as the code uses it
+                    read(walk, module, at, (attribute,))
     for variable, name, attribute, level in facts.bound:
         _read_bound(walk, import_module("." * level + name, package if level else ""), variable, attribute, facts)
 
@@ -80,16 +93,20 @@ def _read_bound(walk: Walk, module: ModuleType | None, variable: str, attribute:
             read(walk, module, at, (attribute, *chain) if attribute else chain)
 
 
-def read_computed_import(walk: Walk, place: Place, name: str, chain: Chain, facts: CodeFacts) -> bool:
-    """Record the modules that code imports by `__import__` or `importlib.import_module` with constant names."""
-    constants = {constant for variable, used, constant in facts.asked if variable == name and used == chain}
-    for constant in constants or {None}:
-        module = None if constant is None else import_module(constant, "")
-        if module is None:
-            walk.cannot_tell(place + ".<import>", "a module is imported by a computed name")
+def read_computed_imports(walk: Walk, place: Place, constants: Collection[Any]) -> None:
+    """Record the modules that code imports by their names, or what code finds by names such as "module.attribute".
+
+    Args:
+        constants: The names. One that is not constant is None.
+    """
+    for constant in constants or (None,):
+        parts = constant.replace(":", ".").split(".") if isinstance(constant, str) else []
+        for count in range(len(parts), 0, -1):
+            if (module := import_module(".".join(parts[:count]), "")) is not None:
+                read(walk, module, place + f".<import {constant}>", tuple(parts[count:]))
+                break
         else:
-            walk.whole(place + f".<import {constant}>", module)
-    return True
+            walk.cannot_tell(place + ".<import>", "a module is imported by a computed name")
 
 
 def import_module(name: str, package: str) -> ModuleType | None:
@@ -125,13 +142,54 @@ def read_by_constant_name(walk: Walk, place: Place, value: Any, name: str, chain
     target, rest = value, list(chain)
     while rest and isinstance(target, ModuleType):
         target = vars(target).get(rest.pop(0))
-    if any(target is each for each in _ENVIRONMENT):
-        constants = {constant for variable, used, constant in facts.asked if variable == name and used == chain}
-        for constant in constants or {None}:  # None: by another name, such as that of `from os import getenv as ask`
-            if constant is None:
-                walk.cannot_tell(place + ".<environment>", "a variable of the environment is read by a computed name")
-            else:
-                at, _ = walk.root(("environment", constant), f"environment variable {constant}")
-                walk.setting(at, partial(_variable_text, constant))
+    return _looks_up(target) and read_look_up(
+        walk, place, target, {constant for variable, used, constant in facts.asked if (variable, used) == (name, chain)}
+    )
+
+
+def read_look_up(walk: Walk, place: Place, target: Any, constants: Collection[Any]) -> bool:
+    """Record what `os.getenv` and its like return for constant names; None is a computed one.
+
+    Returns whether the target looks up anything in the environment or the import system.
+    """
+    if not _looks_up(target):
+        return False
+    if not any(target is each for each in _ENVIRONMENT) and not isinstance(target, MethodType):
+        read_computed_imports(walk, place, constants)
         return True
-    return target is importlib.import_module and read_computed_import(walk, place, name, chain, facts)
+    for constant in constants or (None,):
+        if not isinstance(constant, str):
+            walk.cannot_tell(place + ".<environment>", "a variable of the environment is read by a computed name")
+        else:
+            at, _ = walk.root(("environment", constant), f"environment variable {constant}")
+            walk.setting(at, partial(_variable_text, constant))
+    return True
+
+
+def _looks_up(target: Any) -> bool:
+    """Whether a value looks up variables of the environment or modules by their names."""
+    if isinstance(target, MethodType):
+        return target.__self__ is os.environ and target.__name__ in ("get", "__getitem__", "__contains__")
+    if isinstance(target, FunctionType) and (target.__module__, target.__name__) in _RESOLVERS:
+        return True
+    return any(target is each for each in (*_ENVIRONMENT, *_IMPORTS))
+
+
+def refuse_passed_modules(walk: Walk) -> None:
+    """Refuse functions that may look up names through a module that is passed as a value: `o = os; o.environ["A"]`.
+
+    Called at the end of a walk.
+    """
+    for function in walk.functions if walk.passed_modules else ():
+        facts, globals_ = facts_of(function.__code__), function.__globals__
+        bound = {variable for variable, *_ in facts.bound}
+        chains = [chain for variable, used in facts.variables.items() if variable not in bound for chain in used]
+        names = {*facts.of_results, *facts.strings, *(name for chain in chains for name in chain)}
+        for module in walk.passed_modules:
+            is_passed_here = any(
+                globals_.get(name) is module and WHOLE in facts.globals[name] for name in facts.globals
+            )
+            used = names.intersection(_LOOK_UPS[module.__name__])
+            if used and (is_passed_here or module is not sys):  # torch's modules have a method `modules`
+                place = walk.root(("thing", id(function)), *walk.name_of(function), function)[0]
+                walk.cannot_tell(place + f".<{min(used)}>", reflection_reason(f"{module.__name__}.{min(used)}"))

@@ -32,7 +32,8 @@ REFUSED_MODULES = {
 }
 _REFUSED_NAMES = frozenset(
     ("sys._getframe", "sys._current_frames", "sys.settrace", "sys.setprofile", "os.system", "os.popen", "os.fork",
-     "posix.system", "posix.fork", "marshal.loads", "sys._current_exceptions")
+     "posix.system", "posix.fork", "marshal.loads", "sys._current_exceptions", "os.getenv", "os.getenvb",
+     "importlib.import_module", "builtins.__import__", "pydoc.locate", "pkgutil.resolve_name")
 )  # fmt: skip
 
 
