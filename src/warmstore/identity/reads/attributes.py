@@ -54,6 +54,7 @@ def read(walk: Walk, value: Any, place: Place, chain: Chain) -> None:
         walk.whole(place, value)
         return
     name, rest = chain[0], chain[1:]
+    walk.introspects |= {INTROSPECTION[name] for name in rest if name in INTROSPECTION}
     if name == "__doc__":
         walk.state(place + ".__doc__", lambda: repr(getattr(value, "__doc__", None)))
     elif name in _DESCRIPTIONS and isinstance(value, FunctionType | type):

@@ -9,7 +9,7 @@ import abc
 import enum
 import sys
 from functools import partial
-from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
 
 from warmstore.identity.object_state import full_name, is_heap_type
@@ -162,12 +162,20 @@ def documentation(thing: Any, parts: set[str]) -> str:
     found = []
     if "doc" in parts:
         found.append(f"doc {getattr(thing, '__doc__', None)!r}")
+        if isinstance(thing, FunctionType):
+            found += _strings_of_nested(thing.__code__)  # docstrings of the functions and classes that it makes
     if "name" in parts:
         found.append(f"name {thing.__name__} {thing.__qualname__}")
     if "annotations" in parts:
         annotations = vars(thing).get("__annotations__", {}) if isinstance(thing, type) else thing.__annotations__
         found.append(f"annotations {[(name, _annotation(value)) for name, value in annotations.items()]}")
     return "; ".join(found)
+
+
+def _strings_of_nested(code: CodeType) -> list[str]:
+    nested = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    strings = [repr(text) for inner in nested for text in inner.co_consts if isinstance(text, str)]
+    return strings + [text for inner in nested for text in _strings_of_nested(inner)]
 
 
 def _annotation(value: Any) -> str:

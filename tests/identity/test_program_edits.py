@@ -1,0 +1,137 @@
+"""Edits of small programs: what the step gives is another value, and so is its identity."""
+
+import itertools
+import sys
+import textwrap
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from warmstore.identity import identify
+
+Edit = tuple[str, str, str]
+"""A program, a text in it, and what takes its place."""
+
+DOCUMENTATION: dict[str, Edit] = {
+    "docstring of a method": (
+        """
+        class P:
+            def summarize(self):
+                "prompt A"
+
+        def step(): return P.summarize.__doc__
+        """,
+        "prompt A",
+        "prompt B",
+    ),
+    "docstring of a bound method": (
+        """
+        class P:
+            def summarize(self):
+                "prompt A"
+
+        OBJECT = P()
+
+        def step(): return OBJECT.summarize.__doc__
+        """,
+        "prompt A",
+        "prompt B",
+    ),
+    "docstring of the function of a partial": (
+        """
+        from functools import partial
+
+        def f(x):
+            "prompt A"
+
+        PARTIAL = partial(f, 1)
+
+        def step(): return PARTIAL.func.__doc__
+        """,
+        "prompt A",
+        "prompt B",
+    ),
+    "docstring of a member of an enum": (
+        """
+        import enum
+
+        class P(enum.Enum):
+            "prompt A"
+            A = 1
+
+        def step(): return P.A.__doc__
+        """,
+        "prompt A",
+        "prompt B",
+    ),
+    "docstring of a nested function": (
+        """
+        def step():
+            def g():
+                "prompt A"
+            return g.__doc__
+        """,
+        "prompt A",
+        "prompt B",
+    ),
+    "docstring of a nested class": (
+        """
+        def step():
+            class G:
+                "prompt A"
+            return G.__doc__
+        """,
+        "prompt A",
+        "prompt B",
+    ),
+    "annotations of a method": (
+        """
+        class P:
+            def f(self, x: int): pass
+
+        def step(): return str(P.f.__annotations__)
+        """,
+        "x: int",
+        "x: float",
+    ),
+}
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def loaded() -> Iterator[list[str]]:
+    names: list[str] = []
+    yield names
+    for name in names:
+        del sys.modules[name]
+
+
+def load(text: str, names: list[str]) -> ModuleType:
+    """A module that has a text; its name is added to `names`."""
+    module = ModuleType("small_program")
+    sys.modules[module.__name__] = module
+    names[:] = [module.__name__]
+    exec(compile(textwrap.dedent(text), f"<program {next(_numbers)}>", "exec"), vars(module))
+    return module
+
+
+def assert_counts(edit: Edit, loaded: list[str]) -> None:
+    text, old, new = edit
+    assert old in text
+    module = load(text, loaded)
+    before, result = identify(module.step), repr(module.step())
+    again = load(text, loaded)
+    assert before.difference(identify(again.step)) == ""
+    edited = load(text.replace(old, new), loaded)
+    after = identify(edited.step)
+    assert not before.unknown
+    assert not after.unknown
+    assert before.digest != after.digest
+    assert repr(edited.step()) != result
+
+
+@pytest.mark.parametrize("name", DOCUMENTATION)
+def test_documentation_that_is_read_counts(name: str, loaded: list[str]) -> None:
+    assert_counts(DOCUMENTATION[name], loaded)
