@@ -95,6 +95,49 @@ DOCUMENTATION: dict[str, Edit] = {
         "x: int",
         "x: float",
     ),
+    "type of a field of a dataclass": (
+        """
+        import dataclasses
+
+        @dataclasses.dataclass
+        class C:
+            rate: int = 1
+
+        def step(): return [field.type("3") for field in dataclasses.fields(C)]
+        """,
+        "rate: int",
+        "rate: float",
+    ),
+    "annotations that a library reads": (
+        """
+        import pydantic
+        from typing_extensions import TypedDict
+
+        class C(TypedDict):
+            rate: int
+
+        def step(): return pydantic.TypeAdapter(C).validate_python({"rate": "3"})
+        """,
+        "rate: int",
+        "rate: float",
+    ),
+    "annotations of a class that an annotation names": (
+        """
+        from __future__ import annotations
+        import pydantic
+        from typing_extensions import TypedDict
+
+        class Inner(TypedDict):
+            rate: int
+
+        class C(TypedDict):
+            inner: list[Inner]
+
+        def step(): return pydantic.TypeAdapter(C).validate_python({"inner": [{"rate": "3"}]})
+        """,
+        "rate: int",
+        "rate: float",
+    ),
 }
 
 _numbers = itertools.count()
@@ -121,7 +164,7 @@ def assert_counts(edit: Edit, loaded: list[str]) -> None:
     text, old, new = edit
     assert old in text
     module = load(text, loaded)
-    before, result = identify(module.step), repr(module.step())
+    result, before = repr(module.step()), identify(module.step)
     again = load(text, loaded)
     assert before.difference(identify(again.step)) == ""
     edited = load(text.replace(old, new), loaded)

@@ -71,9 +71,10 @@ class ObjectWalk(Walk):
         refuse_passed_modules(self)
         read_named_files(self)
         self._run_queue()
-        if self.introspects:
-            for place, thing in self.described:
-                self.state(place + ".<described>", partial(documentation, thing, self.introspects))
+        for place, thing in self.described:
+            parts = self.introspects | ({"doc", "annotations"} if id(thing) in self.documented else set())
+            if parts:
+                self.state(place + ".<described>", partial(documentation, thing, parts))
 
     def _record_named(self) -> None:
         """Record what counts only where followed code uses some names."""

@@ -80,6 +80,7 @@ class Walk(ABC):
         self.of_thread: set[Place] = set()  # settings that each thread has for itself
         self.introspects: set[str] = set()  # what code reads of functions and classes: "doc", "name", "annotations"
         self.described: list[tuple[Place, Any]] = []
+        self.documented: dict[int, Any] = {}  # functions and classes whose documentation installed code may read
         self.memory: dict[int, Place] = {}  # the first place of each tensor's and array's memory
         self.functions: list[FunctionType] = []  # functions of the program whose code was read
         self.library_functions: list[FunctionType] = []  # functions of installed packages
@@ -325,7 +326,7 @@ class Walk(ABC):
             element = type(self)("", replace(self.settings, in_order=True))
             element._seen = dict(self._seen)
             element.functions, element.library_functions = self.functions, self.library_functions
-            element.passed_modules = self.passed_modules
+            element.passed_modules, element.documented = self.passed_modules, self.documented
             element.look(element.start, value)
             element.run()
             self.introspects |= element.introspects

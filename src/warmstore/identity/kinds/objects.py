@@ -78,7 +78,7 @@ def path(walk: Walk, place: Place, value: Any) -> None:
 
 @rule(dataclasses.Field)
 def _dataclass_field(walk: Walk, place: Place, value: Any) -> None:
-    names = ("name", "default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only")
+    names = ("name", "default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only", "type")
     walk.fact(place, "field of a dataclass")
     walk.attributes(place, {name: getattr(value, name) for name in names})
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import re
 import sys
 from functools import partial
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
@@ -167,15 +168,44 @@ def documentation(thing: Any, parts: set[str]) -> str:
     if "name" in parts:
         found.append(f"name {thing.__name__} {thing.__qualname__}")
     if "annotations" in parts:
-        annotations = vars(thing).get("__annotations__", {}) if isinstance(thing, type) else thing.__annotations__
-        found.append(f"annotations {[(name, _annotation(value)) for name, value in annotations.items()]}")
+        found.append(f"annotations {[(name, _annotation(value)) for name, value in _annotations_of(thing).items()]}")
     return "; ".join(found)
+
+
+def document(walk: Walk, thing: Any) -> None:
+    """Note a function or class of the program whose documentation installed code may read, with what its annotations
+    name."""
+    if id(thing) in walk.documented:
+        return
+    if isinstance(thing, FunctionType) and origin_of_function(thing).is_program:
+        walk.function(thing)
+        annotated: list[Any] = [thing]
+    elif isinstance(thing, type) and origin_of_class(thing).is_program:
+        walk.cls(thing)
+        annotated = [base for base in thing.__mro__ if origin_of_class(base).is_program]
+    else:
+        for part in getattr(thing, "__args__", ()) or ():
+            document(walk, part)
+        return
+    walk.documented |= {id(base): base for base in annotated}
+    for base in annotated:
+        globals_ = vars(sys.modules.get(base.__module__) or object)
+        for value in _annotations_of(base).values():
+            text = getattr(value, "__forward_arg__", value)
+            names = re.findall(r"[^\W\d]\w*", text) if isinstance(text, str) else ()
+            for part in (value, *map(globals_.get, names)):
+                document(walk, part)
 
 
 def _strings_of_nested(code: CodeType) -> list[str]:
     nested = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     strings = [repr(text) for inner in nested for text in inner.co_consts if isinstance(text, str)]
     return strings + [text for inner in nested for text in _strings_of_nested(inner)]
+
+
+def _annotations_of(thing: Any) -> dict[str, Any]:
+    found: dict[str, Any] = vars(thing).get("__annotations__", {}) if isinstance(thing, type) else thing.__annotations__
+    return found
 
 
 def _annotation(value: Any) -> str:

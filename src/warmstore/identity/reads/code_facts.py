@@ -51,7 +51,8 @@ class CodeFacts:
     ("" for the module itself) and the level. names: every name of an attribute or global. strings: constants that are
     strings or bytes, also within tuples. written: those of them that only name files to be written. asked: variables
     and chains with the constant text that a subscript, a call or `in` takes first (`os.environ["A"]`), or None for any
-    other use. loose: names of attributes that are not read of a global. of_results: those that are not read of a
+    other use. passed: globals that are called, with globals that are their arguments, as chains that begin with the
+    name. loose: names of attributes that are not read of a global. of_results: those that are not read of a
     variable at all. sees_locals: whether the code may read local variables by computed names.
     """
 
@@ -66,6 +67,7 @@ class CodeFacts:
     strings: tuple[str, ...]
     written: frozenset[str]
     asked: frozenset[tuple[str, Chain, str | None]]
+    passed: frozenset[tuple[Chain, Chain]]
     loose: frozenset[str]
     of_results: frozenset[str]
     sees_locals: bool
@@ -88,6 +90,7 @@ def facts_of(code: CodeType) -> CodeFacts:
         tuple(dict.fromkeys(reader.strings)),
         frozenset(text for text, count in reader.written.items() if count == reader.loaded[text]),
         frozenset(reader.asked),
+        frozenset(reader.passed),
         frozenset(reader.loose),
         frozenset(reader.of_results),
         bool(_SEES_LOCAL_NAMES & reader.names),
@@ -116,6 +119,7 @@ class _Reader:
         self.loaded: Counter[str] = Counter()  # how often constants are loaded
         self.written: Counter[str] = Counter()  # and how often by calls that write files
         self.asked: set[tuple[str, Chain, str | None]] = set()
+        self.passed: set[tuple[Chain, Chain]] = set()
         self.loose: set[str] = set()
         self.of_results: set[str] = set()
         self.targets: frozenset[int] = frozenset()  # of jumps in the code that is being read
@@ -170,11 +174,16 @@ class _Reader:
             if instruction.name == "LOAD_CONST":
                 self.loaded.update(_strings_in(instruction.value))
             elif isinstance(instruction.value, str) and instruction.value in _WRITERS:
-                self.written.update(_strings_of_call(found, at))
+                constants = [found[argument].value for argument in _arguments_of_call(found, at)]
+                self.written.update(text for text in constants if isinstance(text, str))
             if instruction.name in _LOADS_GLOBAL:
                 chains = self._chain(found, at, str(instruction.value))
                 self.globals.setdefault(str(instruction.value), set()).update(chains)
-                named.update(range(at + 1, at + 1 + max(map(len, chains), default=0)))
+                after = at + 1 + max(map(len, chains), default=0)
+                named.update(range(at + 1, after))
+                for argument in _arguments_of_call(found, after - 1) if chains else ():
+                    if found[argument].name in _LOADS_GLOBAL:
+                        self.passed.add((_dotted(found, at), _dotted(found, argument)))
             elif instruction.name in _LOADS_LOCAL or instruction.name in _LOADS_FREE:
                 name = str(instruction.value)
                 if instruction.name in _LOADS_LOCAL and name in cells:
@@ -202,12 +211,9 @@ class _Reader:
         if len(rest) == 2 and rest[0].name == "COPY" and rest[0].value == 1 and rest[1].name in _LOADS_ATTRIBUTE:
             self.stored.setdefault(variable, set()).add(str(rest[1].value))  # self.x += 1
             return {(str(rest[1].value),)}
-        chain: list[str] = []
-        while after < len(found) and found[after].name in _LOADS_ATTRIBUTE:
-            chain.append(str(found[after].value))
-            after += 1
-        self.asked.add((variable, tuple(chain), self._asked_for(found, at, after)))
-        return {tuple(chain)}
+        chain = _dotted(found, at)[1:]
+        self.asked.add((variable, chain, self._asked_for(found, at, after + len(chain))))
+        return {chain}
 
     def _asked_for(self, found: list[Instruction], at: int, after: int) -> str | None:
         """The constant of a look-up by name: `environ["A"]`, `getenv("A")`, `"A" in environ`."""
@@ -270,21 +276,33 @@ def _is_looked_up(found: list[Instruction], at: int) -> bool:
     return False
 
 
-def _strings_of_call(found: list[Instruction], at: int) -> list[str]:
-    """The constants in the arguments of the call of what instruction `at` loads, without those of calls in them."""
-    stack: list[list[str]] = []
-    for name, value in found[at + 1 :]:
+def _dotted(found: list[Instruction], at: int) -> Chain:
+    """The variable that instruction `at` loads, and the attributes that are read of it one after another."""
+    after = at + 1
+    while after < len(found) and found[after].name in _LOADS_ATTRIBUTE:
+        after += 1
+    return tuple(str(instruction.value) for instruction in found[at:after])
+
+
+def _arguments_of_call(found: list[Instruction], at: int) -> list[int]:
+    """The positions of the constants and globals in the arguments of the call of what instruction `at` loads.
+
+    Those in the arguments of other calls among them are left out. None where code jumps in between.
+    """
+    stack: list[list[int]] = []
+    for position in range(at + 1, len(found)):
+        name, value = found[position]
         taken, put = _EFFECTS.get(name, (0, 1) if name.startswith("LOAD_") else (-1, 0))
         if name in _COUNTED and isinstance(value, int):
             taken, put = value + _COUNTED[name], 1
+        is_call = name in ("CALL", "CALL_KW")
         if taken > len(stack):
-            return [text for texts in stack for text in texts] if name in ("CALL", "CALL_KW") else []
+            return [part for parts in stack for part in parts] if is_call and taken == len(stack) + 1 else []
         if taken < 0:
             return []
-        parts = [text for texts in stack[len(stack) - taken :] for text in texts]
+        parts = [part for parts in stack[len(stack) - taken :] for part in parts]
         del stack[len(stack) - taken :]
-        parts = [value] if name == "LOAD_CONST" and isinstance(value, str) else [] if name == "CALL" else parts
-        stack += [parts] * put
+        stack += [[position] if name == "LOAD_CONST" or name in _LOADS_GLOBAL else [] if is_call else parts] * put
     return []
 
 

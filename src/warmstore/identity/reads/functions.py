@@ -31,8 +31,8 @@ from warmstore.identity.origin import (
 )
 from warmstore.identity.places import Place
 from warmstore.identity.reads.attributes import INTROSPECTION, read, read_all, uses_of
-from warmstore.identity.reads.classes import static
-from warmstore.identity.reads.code_facts import WHOLE, CodeFacts, facts_of, parameters_of
+from warmstore.identity.reads.classes import document, static
+from warmstore.identity.reads.code_facts import WHOLE, Chain, CodeFacts, facts_of, parameters_of
 from warmstore.identity.reads.globals import read_global
 from warmstore.identity.reads.modules import read_imports, read_look_up
 from warmstore.identity.reads.refusals import REFLECTION, reflection_reason, refusal_of
@@ -101,6 +101,30 @@ def _read_program_function(walk: Walk, place: Place, function: FunctionType) -> 
         read_global(walk, place, function, name, facts)
     read_imports(walk, function, facts)
     _find_named_files(walk, place, function, facts)
+    for called, passed in facts.passed:
+        if _is_installed(_followed(function, called)):
+            document(walk, _followed(function, passed))
+
+
+def _followed(function: FunctionType, names: Chain) -> Any:
+    """What a chain of a global and its attributes stands for; the object of a method that is reached through one."""
+    value = function.__globals__.get(names[0])
+    for name in names[1:]:
+        if not isinstance(value, ModuleType | type):
+            break
+        value = vars(value).get(name) if isinstance(value, ModuleType) else static(value, name)
+    return value
+
+
+def _is_installed(value: Any) -> bool:
+    """Whether a callable, or an object with methods, is that of an installed package."""
+    if isinstance(value, FunctionType):
+        origin = origin_of_function(value)
+    elif isinstance(value, BuiltinFunctionType):
+        origin = origin_of_name(str(value.__module__))
+    else:
+        origin = origin_of_class(value if isinstance(value, type) else type(value))
+    return origin.kind == INSTALLED and origin.name != WARMSTORE
 
 
 def read_call(
