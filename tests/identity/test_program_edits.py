@@ -140,6 +140,44 @@ DOCUMENTATION: dict[str, Edit] = {
     ),
 }
 
+_SETTER = """
+class C:
+    @property
+    def scale(self): return 1
+
+    @scale.setter
+    def scale(self, value): FOUND.append(value * 10)
+
+FOUND = []
+CONFIG = C()
+"""
+SETTERS: dict[str, Edit] = {
+    "of a global": (_SETTER + "def step():\n    CONFIG.scale = 2\n    return FOUND[-1]", "* 10", "* 20"),
+    "of a default": (_SETTER + "def step(c=CONFIG):\n    c.scale = 2\n    return FOUND[-1]", "* 10", "* 20"),
+    "that adds": (_SETTER + "def step():\n    CONFIG.scale += 2\n    return FOUND[-1]", "* 10", "* 20"),
+    "of a partial": (
+        _SETTER + "def run(c):\n    c.scale = 2\n    return FOUND[-1]\n\n"
+        "from functools import partial\nstep = partial(run, CONFIG)",
+        "* 10",
+        "* 20",
+    ),
+    "of all attributes": (
+        """
+        class C:
+            def __setattr__(self, name, value): FOUND.append(value * 10)
+
+        FOUND = []
+        CONFIG = C()
+
+        def step():
+            CONFIG.scale = 2
+            return FOUND[-1]
+        """,
+        "* 10",
+        "* 20",
+    ),
+}
+
 _numbers = itertools.count()
 
 
@@ -163,18 +201,20 @@ def load(text: str, names: list[str]) -> ModuleType:
 def assert_counts(edit: Edit, loaded: list[str]) -> None:
     text, old, new = edit
     assert old in text
-    module = load(text, loaded)
-    result, before = repr(module.step()), identify(module.step)
-    again = load(text, loaded)
-    assert before.difference(identify(again.step)) == ""
-    edited = load(text.replace(old, new), loaded)
-    after = identify(edited.step)
+    results = [repr(load(version, loaded).step()) for version in (text, text.replace(old, new))]
+    assert results[0] != results[1]
+    before, again, after = (identify(load(version, loaded).step) for version in (text, text, text.replace(old, new)))
+    assert before.difference(again) == ""
     assert not before.unknown
     assert not after.unknown
     assert before.digest != after.digest
-    assert repr(edited.step()) != result
 
 
 @pytest.mark.parametrize("name", DOCUMENTATION)
 def test_documentation_that_is_read_counts(name: str, loaded: list[str]) -> None:
     assert_counts(DOCUMENTATION[name], loaded)
+
+
+@pytest.mark.parametrize("name", SETTERS)
+def test_a_setter_that_runs_counts(name: str, loaded: list[str]) -> None:
+    assert_counts(SETTERS[name], loaded)

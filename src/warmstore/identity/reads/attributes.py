@@ -82,11 +82,31 @@ def read_all(walk: Walk, value: Any, place: Place, chains: Iterable[Chain]) -> N
         read(walk, value, place, chain)
 
 
-def uses_of(facts: CodeFacts | None, name: str) -> Iterable[Chain]:
-    """The chains that code reads of a local variable or parameter; the whole value where its code is not known."""
+def read_variable(walk: Walk, value: Any, place: Place, facts: CodeFacts | None, name: str) -> None:
+    """Record what code reads of a local variable or parameter; the whole value where its code is not known."""
     if facts is None or facts.sees_locals:
-        return (WHOLE,)
-    return facts.variables.get(name, ())
+        walk.whole(place, value)
+        return
+    read_all(walk, value, place, facts.variables.get(name, ()))
+    read_setters(walk, value, place, facts.stored.get(name, ()))
+
+
+def read_setters(walk: Walk, value: Any, place: Place, names: Iterable[str]) -> None:
+    """Record the code of the program that runs where code sets attributes of a value, or deletes them."""
+    kind = type(value)
+    for name in sorted(names):
+        raw = static(kind, name)
+        walk.watch_cell(partial(static, kind, name))
+        if isinstance(raw, property):
+            for verb, function in (("set", raw.fset), ("delete", raw.fdel)):
+                if function is not None:
+                    _read_bound(walk, place + f".<{verb} {name}>", function, value, place)
+        elif hasattr(type(raw), "__set__") and not isinstance(raw, MemberDescriptorType | GetSetDescriptorType):
+            walk.whole(place, value)
+        for hook in ("__setattr__", "__delattr__"):
+            function = static(kind, hook)
+            if isinstance(function, FunctionType) and origin_of_function(function).is_program:
+                _read_bound(walk, place + f".<{hook}>", function, value, place)
 
 
 def read_method(walk: Walk, place: Place, function: Any, owner: Any) -> None:
@@ -292,10 +312,4 @@ def _read_bound(walk: Walk, place: Place, function: Any, owner: Any, owner_place
         return
     if not walk.is_new(owner, ("method", id(function)), owner_place + f".<{function.__name__}>"):
         return
-    facts = facts_of(code)
-    first = code.co_varnames[0]
-    read_all(walk, owner, owner_place, uses_of(facts, first))
-    for name in sorted(facts.stored.get(first, ())):
-        raw = static(owner if isinstance(owner, type) else type(owner), name)
-        if raw is not None and hasattr(type(raw), "__set__") and not isinstance(raw, MemberDescriptorType):
-            walk.whole(owner_place, owner)  # the assignment calls a setter
+    read_variable(walk, owner, owner_place, facts_of(code), code.co_varnames[0])

@@ -30,9 +30,9 @@ from warmstore.identity.origin import (
     origin_of_name,
 )
 from warmstore.identity.places import Place
-from warmstore.identity.reads.attributes import INTROSPECTION, read, read_all, uses_of
+from warmstore.identity.reads.attributes import INTROSPECTION, read, read_variable
 from warmstore.identity.reads.classes import document, static
-from warmstore.identity.reads.code_facts import WHOLE, Chain, CodeFacts, facts_of, parameters_of
+from warmstore.identity.reads.code_facts import Chain, CodeFacts, facts_of, parameters_of
 from warmstore.identity.reads.globals import read_global
 from warmstore.identity.reads.modules import read_imports, read_look_up
 from warmstore.identity.reads.refusals import REFLECTION, reflection_reason, refusal_of
@@ -143,13 +143,15 @@ def read_call(
     if not read_look_up(walk, place + ".func", function, [*args, keywords.get("key")][:1]):
         read_called(walk, place + ".func", function)
     for at, value in enumerate(args):
-        read_all(walk, value, place + f"({at})", uses_of(facts, names[at]) if at < len(names) else {WHOLE})
+        is_named = at < len(names)
+        read_variable(walk, value, place + f"({at})", facts if is_named else None, names[at] if is_named else "")
     if keywords and not (isinstance(plain, FunctionType) and not plain.__code__.co_flags & inspect.CO_VARKEYWORDS):
         walk.fact(place + ".<keywords>", f"{list(keywords)}")
     known = parameters_of(plain.__code__) if facts is not None else ()
     variadic = facts is not None and bool(plain.__code__.co_flags & 0x0C)
     for name, value in sorted(keywords.items()):
-        read_all(walk, value, place + f"({name})", uses_of(facts, name) if name in known and not variadic else {WHOLE})
+        is_named = name in known and not variadic
+        read_variable(walk, value, place + f"({name})", facts if is_named else None, name)
     walk.folders |= dict.fromkeys(filter(None, map(_folder, (*args, *keywords.values()))))
 
 
@@ -194,7 +196,7 @@ def _read_defaults(walk: Walk, place: Place, function: FunctionType, facts: Code
     if pairs:
         walk.fact(place + ".<defaults>", f"{[name for name, _ in pairs]}")
     for name, value in pairs:
-        read_all(walk, value, place + f"({name}=)", uses_of(facts, name))
+        read_variable(walk, value, place + f"({name}=)", facts, name)
 
 
 def _read_attributes(walk: Walk, place: Place, function: FunctionType) -> None:
@@ -209,7 +211,7 @@ def _read_closure(walk: Walk, place: Place, function: FunctionType, facts: CodeF
         if value is MISSING:
             walk.fact(place + f".<{name}>", "empty")
         else:
-            read_all(walk, value, place + f".<{name}>", uses_of(facts, name))
+            read_variable(walk, value, place + f".<{name}>", facts, name)
 
 
 def _find_named_files(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts) -> None:

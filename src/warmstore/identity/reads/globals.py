@@ -13,7 +13,13 @@ from typing import Any
 from warmstore.identity.origin import origin_of_function
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import atom_text
-from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, place_in_module, read, read_file_of_code
+from warmstore.identity.reads.attributes import (
+    MODULE_ATTRIBUTES,
+    place_in_module,
+    read,
+    read_file_of_code,
+    read_setters,
+)
 from warmstore.identity.reads.code_facts import CodeFacts
 from warmstore.identity.reads.modules import read_by_constant_name, read_computed_imports
 from warmstore.identity.reads.refusals import REFUSED_BUILTINS, reflection_reason, refusal_of
@@ -48,6 +54,7 @@ def read_global(walk: Walk, place: Place, function: FunctionType, name: str, fac
         for chain in sorted(facts.globals[name]):
             if not read_by_constant_name(walk, place, value, name, chain, facts):
                 read(walk, value, at, chain)
+        read_setters(walk, value, at, facts.stored.get(name, ()))
 
 
 def _module_of(globals_: dict[str, Any]) -> ModuleType | None:
