@@ -178,6 +178,14 @@ SETTERS: dict[str, Edit] = {
     ),
 }
 
+_TABLE = "import pandas as pd\nTABLE = pd.DataFrame({'a': [1, 2, 3]})\nLIMIT = 1\ndef scale(x): return x * 2\n"
+QUERIES: dict[str, Edit] = {
+    "a global": (_TABLE + "def step(): return len(TABLE.query('a > @LIMIT'))", "LIMIT = 1", "LIMIT = 2"),
+    "a default": (_TABLE + "def step(limit=1): return len(TABLE.query('a > @limit'))", "limit=1", "limit=2"),
+    "a function": (_TABLE + "def step(): return TABLE.eval('@scale(a)').tolist()", "x * 2", "x * 3"),
+    "a table": (_TABLE + "def step(): return pd.eval('TABLE.a + LIMIT').tolist()", "2, 3", "2, 4"),
+}
+
 _numbers = itertools.count()
 
 
@@ -218,3 +226,8 @@ def test_documentation_that_is_read_counts(name: str, loaded: list[str]) -> None
 @pytest.mark.parametrize("name", SETTERS)
 def test_a_setter_that_runs_counts(name: str, loaded: list[str]) -> None:
     assert_counts(SETTERS[name], loaded)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_what_the_text_of_a_query_names_counts(name: str, loaded: list[str]) -> None:
+    assert_counts(QUERIES[name], loaded)

@@ -84,7 +84,7 @@ def read_all(walk: Walk, value: Any, place: Place, chains: Iterable[Chain]) -> N
 
 def read_variable(walk: Walk, value: Any, place: Place, facts: CodeFacts | None, name: str) -> None:
     """Record what code reads of a local variable or parameter; the whole value where its code is not known."""
-    if facts is None or facts.sees_locals:
+    if facts is None or facts.sees_locals or name in facts.quoted:
         walk.whole(place, value)
         return
     read_all(walk, value, place, facts.variables.get(name, ()))

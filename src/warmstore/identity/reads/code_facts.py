@@ -10,8 +10,9 @@ from __future__ import annotations
 import inspect
 import opcode
 import os
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
@@ -23,6 +24,8 @@ from warmstore.identity.instructions import Instruction, instructions, jump_targ
 Chain = tuple[str, ...]
 WHOLE: Chain = ()
 
+_WORD = re.compile(r"[^\W\d]\w*")
+
 _LOCAL = ("FAST", "DEREF", "CELL", "CLOSURE")
 """Parts of the names of instructions whose argument is a local variable."""
 
@@ -33,6 +36,9 @@ _LOADS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _NEUTRAL_FLAGS = inspect.CO_NESTED | 0x4000000  # CO_HAS_DOCSTRING, from Python 3.13 on
 _OF_CLASS_BODIES = ("__doc__", "__firstlineno__", "__static_attributes__", "__qualname__", "__module__")
 _SEES_LOCAL_NAMES = frozenset(("locals", "vars", "dir"))
+_QUERIES = frozenset(("eval", "execute", "query", "sql"))
+"""Methods of tables whose texts name variables of the code that calls them: `df.query("a > @limit")`."""
+
 _WRITERS = frozenset(
     ("dump", "imsave", "imwrite", "save", "save_file", "save_image", "save_model", "savefig", "savetxt", "savez",
      "savez_compressed", "to_csv", "to_excel", "to_feather", "to_html", "to_json", "to_parquet", "to_pickle",
@@ -49,11 +55,12 @@ class CodeFacts:
     `variables` are parameters, other locals and closure variables. stored: attributes that are set, by variable.
     imports: module, names and level of every import. bound: variables that imports set, with the module, the name in it
     ("" for the module itself) and the level. names: every name of an attribute or global. strings: constants that are
-    strings or bytes, also within tuples. written: those of them that only name files to be written. asked: variables
-    and chains with the constant text that a subscript, a call or `in` takes first (`os.environ["A"]`), or None for any
-    other use. passed: globals that are called, with globals that are their arguments, as chains that begin with the
-    name. loose: names of attributes that are not read of a global. of_results: those that are not read of a
-    variable at all. sees_locals: whether the code may read local variables by computed names.
+    strings or bytes, also within tuples. written: those of them that only name files to be written. quoted: variables
+    that the text of a query may name. asked: variables and chains with the constant text that a subscript, a call or
+    `in` takes first (`os.environ["A"]`), or None for any other use. passed: globals that are called, with globals that
+    are their arguments, as chains that begin with the name. loose: names of attributes that are not read of a global.
+    of_results: those that are not read of a variable at all. sees_locals: whether the code may read local variables by
+    computed names.
     """
 
     digest: str
@@ -66,6 +73,7 @@ class CodeFacts:
     names: frozenset[str]
     strings: tuple[str, ...]
     written: frozenset[str]
+    quoted: frozenset[str]
     asked: frozenset[tuple[str, Chain, str | None]]
     passed: frozenset[tuple[Chain, Chain]]
     loose: frozenset[str]
@@ -89,6 +97,7 @@ def facts_of(code: CodeType) -> CodeFacts:
         frozenset(reader.names),
         tuple(dict.fromkeys(reader.strings)),
         frozenset(text for text, count in reader.written.items() if count == reader.loaded[text]),
+        frozenset(_quoted(reader.strings) if reader.queries else ()),
         frozenset(reader.asked),
         frozenset(reader.passed),
         frozenset(reader.loose),
@@ -122,6 +131,7 @@ class _Reader:
         self.passed: set[tuple[Chain, Chain]] = set()
         self.loose: set[str] = set()
         self.of_results: set[str] = set()
+        self.queries = False  # whether the code calls a method of `_QUERIES` with arguments
         self.targets: frozenset[int] = frozenset()  # of jumps in the code that is being read
 
     def read(self, code: CodeType) -> str:
@@ -173,6 +183,8 @@ class _Reader:
         for at, instruction in enumerate(found):
             if instruction.name == "LOAD_CONST":
                 self.loaded.update(_strings_in(instruction.value))
+            elif instruction.value in _QUERIES and found[at + 1 : at + 2] != [("CALL", 0)]:
+                self.queries = True
             elif isinstance(instruction.value, str) and instruction.value in _WRITERS:
                 constants = [found[argument].value for argument in _arguments_of_call(found, at)]
                 self.written.update(text for text in constants if isinstance(text, str))
@@ -321,6 +333,11 @@ def _strings_in(value: object) -> list[str]:
     if isinstance(value, tuple | frozenset):
         return sorted(string for item in value for string in _strings_in(item))
     return [value] if isinstance(value, str) else [os.fsdecode(value)] if isinstance(value, bytes) else []
+
+
+def _quoted(texts: Iterable[str]) -> set[str]:
+    """The words of the texts that are more than one word."""
+    return {word for text in texts if not text.isidentifier() for word in _WORD.findall(text)}
 
 
 def constant_text(value: object) -> str:

@@ -97,7 +97,7 @@ def _read_program_function(walk: Walk, place: Place, function: FunctionType) -> 
     _read_defaults(walk, place, function, facts)
     _read_attributes(walk, place, function)
     _read_closure(walk, place, function, facts)
-    for name in sorted(facts.globals):
+    for name in sorted({*facts.globals, *(facts.quoted & function.__globals__.keys())}):
         read_global(walk, place, function, name, facts)
     read_imports(walk, function, facts)
     _find_named_files(walk, place, function, facts)

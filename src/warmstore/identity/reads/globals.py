@@ -20,7 +20,7 @@ from warmstore.identity.reads.attributes import (
     read_file_of_code,
     read_setters,
 )
-from warmstore.identity.reads.code_facts import CodeFacts
+from warmstore.identity.reads.code_facts import WHOLE, CodeFacts
 from warmstore.identity.reads.modules import read_by_constant_name, read_computed_imports
 from warmstore.identity.reads.refusals import REFUSED_BUILTINS, reflection_reason, refusal_of
 from warmstore.identity.walk import Walk
@@ -51,7 +51,8 @@ def read_global(walk: Walk, place: Place, function: FunctionType, name: str, fac
     elif name == "__builtins__":
         walk.cannot_tell(at, reflection_reason(name))
     else:
-        for chain in sorted(facts.globals[name]):
+        quoted = (WHOLE,) if name in facts.quoted else ()
+        for chain in sorted({*facts.globals.get(name, ()), *quoted}):
             if not read_by_constant_name(walk, place, value, name, chain, facts):
                 read(walk, value, at, chain)
         read_setters(walk, value, at, facts.stored.get(name, ()))
