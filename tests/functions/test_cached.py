@@ -148,6 +148,51 @@ class TestArguments:
             file.write_text(text)
             assert read(named(str(file))) == text
 
+    @pytest.mark.parametrize(
+        "held",
+        thinned(
+            3,
+            [
+                list,
+                tuple,
+                set,
+                lambda paths: dict.fromkeys(paths, 1),
+                lambda paths: Box(1, paths),
+                lambda paths: np.array(paths),
+                lambda paths: pytest.importorskip("pandas").DataFrame({"path": paths}),
+            ],
+        ),
+    )
+    @pytest.mark.parametrize("count", [2, 100])
+    def test_files_count_that_a_container_names(self, keep: Any, tmp_path: Path, held: Any, count: int) -> None:
+        paths = [str(tmp_path / f"file{at}") for at in range(count)]
+        here, box = held(paths), Box(1, held(paths))
+        read = keep(lambda: (str(type(here)), Path(paths[1]).read_text()))
+        read_of = keep(lambda box: (str(type(box.pixels)), Path(paths[1]).read_text()))
+        for text in ("a", "ab"):
+            Path(paths[1]).write_text(text)
+            assert read()[1] == text
+            assert read_of(box)[1] == text
+
+    @pytest.mark.parametrize("named", ["global", "constant", "list", "beside"])
+    def test_a_file_that_appears_counts(self, keep: Any, tmp_path: Path, named: str) -> None:
+        file = tmp_path / "settings.json"
+        known = {
+            "global": ("PATH", {"PATH": file}),
+            "constant": (f"Path({str(file)!r})", {}),
+            "list": ("Path(PATHS[50])", {"PATHS": [str(tmp_path / "other")] * 50 + [str(file)] * 50}),
+            "beside": ("(FOLDER / 'settings.json')", {"FOLDER": tmp_path}),
+        }
+        expression, names = known[named]
+        names = {**names, "Path": Path, "__name__": __name__}
+        exec(f"def read(): return {expression}.read_text() if {expression}.exists() else 'none'", names)
+        read = keep(names["read"])
+        assert read() == read() == "none"
+        file.write_text("first")
+        assert read() == read() == "first"
+        file.unlink()
+        assert read() == "none"
+
     def test_settings_of_another_thread_are_no_effect_of_a_call(self, keep: Any) -> None:
         began, done = threading.Event(), threading.Event()
 

@@ -4,6 +4,7 @@ import collections
 import functools
 import gc
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,6 +170,24 @@ def test_a_state_that_takes_long_to_read_is_read_in_turn(is_long):
     assert watch.has_moved(exactly=True) != is_long
     clock.now += 1000.0
     assert not is_long or watch.look_in_turn()
+
+
+def test_the_files_of_many_names_are_looked_at_in_turn(tmp_path):
+    clock = Clock()
+    paths = [str(tmp_path / f"{at}.txt") for at in range(600)]
+    for path in paths[:550]:
+        Path(path).write_text("a")
+    for path in (paths[3], paths[570]):  # one that changes, and one that appears
+        watch = watched(paths, clock=clock)
+        assert not watch.has_moved(exactly=True)
+        Path(path).write_text("ab")
+        clock.now += 1000.0
+        looks = 0
+        while not (watch.has_moved(exactly=True) or watch.look_in_turn()):
+            clock.now += 1000.0
+            looks += 1
+            assert looks < 20
+        assert watch.has_moved()
 
 
 EXACTLY = {

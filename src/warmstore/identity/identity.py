@@ -153,6 +153,7 @@ def walking(
     walk.run()
     walk.record_modes()
     if watch is not None:
+        walk.watch_missing_files()
         watch.settle()
 
 

@@ -7,8 +7,9 @@ the checkout and by content, so that checkouts may move. A string that names no 
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Literal
 
 import xxhash
 
-from warmstore.identity.plain_data import digest_of
+from warmstore.identity.plain_data import LONGEST_PATH, digest_of
 from warmstore.storage.file_times import settle
 
 Files = Literal["stat", "content"]
@@ -27,6 +28,7 @@ FEW = 1024
 """More texts than these are compared with the names in the working directory, and only some looked up as files."""
 
 _LONGEST = 4096
+_LIKE_A_NAME = re.compile(r"[^\s/]\.(?!\d+$)\w{1,10}$")  # a suffix, and no number
 _BLOCK = 1 << 20
 _LARGEST_OF_PROGRAM = 16 << 20
 _MOST_LISTED = 256
@@ -104,6 +106,26 @@ def _is_new(folder: str, entered: set[tuple[int, int]]) -> bool:
 def may_be_path(text: str) -> bool:
     """Whether a text could be the path of a file."""
     return 0 < len(text) <= _LONGEST and "\0" not in text and "\n" not in text
+
+
+def looks_like_path(text: str) -> bool:
+    """Whether a text is written as a path is, with a slash or suffix, so that a file may appear there."""
+    return len(text) < LONGEST_PATH and may_be_path(text) and ("/" in text or bool(_LIKE_A_NAME.search(text)))
+
+
+def stamps_of(paths: Iterable[str]) -> list[tuple[int, ...]]:
+    """For each path, numbers that change when its file is written to, replaced or removed, or another appears.
+
+    It takes a quarter of the time of `file_text`. A folder has the same numbers whatever is in it.
+    """
+    return [_stamp(located(path)[1]) for path in paths]
+
+
+def _stamp(found: os.stat_result | None) -> tuple[int, ...]:
+    if found is None:
+        return ()
+    is_file = stat.S_ISREG(found.st_mode)
+    return found.st_dev, found.st_ino, *((found.st_size, found.st_mtime_ns) if is_file else ())
 
 
 def first_parts(folders: Sequence[str] = ()) -> frozenset[str] | None:

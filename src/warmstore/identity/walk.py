@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from warmstore.identity import named_files
-from warmstore.identity.named_files import Files
+from warmstore.identity.named_files import Files, looks_like_path
 from warmstore.identity.object_state import MISSING
 from warmstore.identity.origin import Origin
 from warmstore.identity.patches import Patches
@@ -26,6 +26,9 @@ from warmstore.identity.watch import Watch
 
 EXPANDED = 64
 """Larger containers of plain data become one fact."""
+
+_FILES_AT_ONCE = 512  # in containers. Every exact check looks at them, and at more in turn
+_MOST_MISSING = 1 << 14
 
 _LOCALS = "<locals>."
 _STRUCTURE = frozenset(".[](<")  # characters of places
@@ -91,6 +94,8 @@ class Walk(ABC):
         self.folders: dict[str, None] = {}  # that code or values name
         self.names_in_folders: dict[str, Place] = {}  # texts that may name files in them, with their first places
         self.named_files: list[tuple[Place, str]] = []  # files that constants of code name
+        self._missing: list[str] = []  # paths where a file may appear
+        self._files_watched = 0
         self._roots: list[str] = ["@0:"]
         self._prefixes: list[str] = [""]
         self._numbers: dict[object, int] = {}  # of roots, by key
@@ -325,6 +330,7 @@ class Walk(ABC):
         for value in values:
             element = type(self)("", replace(self.settings, in_order=True))
             element._seen = dict(self._seen)
+            element._missing = self._missing
             element.functions, element.library_functions = self.functions, self.library_functions
             element.passed_modules, element.documented = self.passed_modules, self.documented
             element.look(element.start, value)
@@ -370,6 +376,7 @@ class Walk(ABC):
         self.names_in_folders.setdefault(path, place)
         text = self._file_text(path)
         if not text:
+            self.missing_file(path)
             return
         if " file " not in text and os.path.isdir(path):  # noqa: PTH112
             self.folders.setdefault(path)
@@ -381,27 +388,43 @@ class Walk(ABC):
                 self.fact(place + ".<files in it>", listed)
         # A movable path differs between copies of a checkout, so its text replaces the path.
         self.fact(place if is_movable else place + ".<file>", text)
-        self.watch_probe(partial(self._file_text, path))
+        self.watch_probe(partial(named_files.stamps_of, (path,)))
+
+    def missing_file(self, path: str) -> None:
+        """Watch whether a file appears where there is none, if the path looks like one."""
+        if self.settings.watch is not None and len(self._missing) < _MOST_MISSING and looks_like_path(path):
+            self._missing.append(path)
+
+    def watch_missing_files(self) -> None:
+        """Watch all paths where a file may appear, when all work is done."""
+        self._watch_files(self._missing)
 
     def strings(self, place: Place, strings: Iterable[Any]) -> None:
         """Record the files that the strings, bytes and paths in a container name."""
-        if found := self._files_text(strings):
-            self.fact(place + ".<files>", found)
-            if isinstance(strings, list) and len(strings) <= EXPANDED:
-                self.watch_probe(partial(self._files_text, strings))
-        for string in strings if isinstance(strings, list) and len(strings) <= named_files.FEW else ():
-            self.names_in_folders.setdefault(os.fsdecode(string), place)
-
-    def _files_text(self, strings: Iterable[Any]) -> str:
-        firsts, found = None, []
+        firsts, found = None, {}
         for count, string in enumerate(strings):
             if count == named_files.FEW:
                 firsts = named_files.first_parts()
             name = string if type(string) is str else os.fsdecode(string)
             if (firsts is None or name.partition("/")[0] in firsts) and (text := self._file_text(name)):
-                found.append(text)
-        # Each text has the path, and the order of the strings in a set differs between processes.
-        return f"{len(found)} {digest_of(repr(sorted(found)))}" if found else ""
+                found[name] = text
+            else:
+                self.missing_file(name)
+        for string in strings if isinstance(strings, list) and len(strings) <= named_files.FEW else ():
+            self.names_in_folders.setdefault(os.fsdecode(string), place)
+        if found:
+            # Each text has the path, and the order of the strings in a set differs between processes.
+            self.fact(place + ".<files>", f"{len(found)} {digest_of(repr(sorted(found.values())))}")
+            self._watch_files(list(found))
+
+    def _watch_files(self, paths: list[str]) -> None:
+        if self.settings.watch is None or not paths:
+            return
+        self._files_watched += len(paths)
+        if self._files_watched <= _FILES_AT_ONCE:
+            self.watch_probe(partial(named_files.stamps_of, paths))
+        else:
+            self.settings.watch.add_state(lambda: digest_of(repr(named_files.stamps_of(paths))))
 
     def _file_text(self, path: str) -> str:
         return named_files.file_text(path, self.settings.files, self.settings.root, tuple(self.checkouts))

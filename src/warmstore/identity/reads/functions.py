@@ -17,7 +17,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from warmstore.identity.named_files import FEW, first_parts, located
+from warmstore.identity.named_files import FEW, first_parts, located, looks_like_path
 from warmstore.identity.object_state import MISSING, content_of, full_name
 from warmstore.identity.origin import (
     INSTALLED,
@@ -232,7 +232,9 @@ def _find_named_files(walk: Walk, place: Place, function: FunctionType, facts: C
         walk.names_in_folders.setdefault(text, place)
         found = located(text)[1]
         is_path = opens or "/" in text or "." in text
-        if is_path and text.strip("./") and found is not None and stat.S_ISREG(found.st_mode):
+        if found is None and is_path:
+            walk.missing_file(text)
+        elif is_path and text.strip("./") and found is not None and stat.S_ISREG(found.st_mode):
             walk.named_files.append((place, text))
 
 
@@ -257,6 +259,9 @@ def read_named_files(walk: Walk) -> None:
         if (firsts is None or text.lstrip("/").partition("/")[0] in firsts) and (paths := _files_in(folders, text)):
             at = place + f".<beside {text!r}>"
             walk.later(at, partial(walk.strings if paths[1:] else walk.file, at, paths if paths[1:] else paths[0]))
+        for path in _paths_in(folders, text) if not is_large and looks_like_path(text) else ():
+            if not os.path.isfile(path):  # noqa: PTH113
+                walk.missing_file(path)
     for place, text in walk.named_files:
         # The working directory of the program may be the folder of the file, or another.
         if not any(os.path.samefile(located(text)[0], path) for path in _files_in(folders, text)):  # noqa: PTH121
@@ -265,11 +270,15 @@ def read_named_files(walk: Walk) -> None:
 
 
 def _files_in(folders: Sequence[str], name: str) -> list[str]:
-    """The files in folders that a text names, which may begin with a separator: `root + "/words.txt"`."""
-    if name.startswith("/") and os.path.exists(name):  # noqa: PTH110
+    """The files in folders that a text names."""
+    return [path for path in _paths_in(folders, name) if os.path.isfile(path)]  # noqa: PTH113
+
+
+def _paths_in(folders: Sequence[str], name: str) -> list[str]:
+    """The paths in folders that a text names, which may begin with a separator: `root + "/words.txt"`."""
+    if not name.strip("./") or (name.startswith("/") and os.path.exists(name)):  # noqa: PTH110
         return []
-    paths = [os.path.join(folder, name.lstrip("/")) for folder in folders] if name.strip("./") else []  # noqa: PTH118
-    return [path for path in paths if os.path.isfile(path)]  # noqa: PTH113
+    return [os.path.join(folder, name.lstrip("/")) for folder in folders]  # noqa: PTH118
 
 
 def _may_be_name(text: str) -> bool:
