@@ -40,6 +40,12 @@ class Box:
 Pair = namedtuple("Pair", "first second")
 
 
+def grad_of(module: Any, of: str = "weight") -> list[float]:
+    x = torch.ones(1, 2, requires_grad=True)
+    found = torch.autograd.grad(module(x).sum(), x if of == "x" else module.weight)[0]
+    return [round(number, 4) for number in found.flatten().tolist()]
+
+
 @pytest.fixture
 def calls() -> list[Any]:
     CALLS.clear()
@@ -126,6 +132,71 @@ class TestArguments:
         results = [f(value) for value in (one, other, one, other)]
         assert len(seen) == 2
         assert results[:2] == results[2:]
+
+    @pytest.mark.parametrize(
+        ("hang", "read"),
+        [
+            (lambda x, n: setattr(x, "grad", torch.full((2,), n)), lambda x: float(x.grad.sum())),
+            (lambda x, n: setattr(x, "tag", n), lambda x: x.tag),
+            (lambda x, n: setattr(x, "_tag", n), lambda x: x._tag),
+            (lambda x, n: x.register_hook(lambda g: g * n), lambda x: torch.autograd.grad(x.sum(), x)[0].tolist()),
+        ],
+        ids=["gradient", "attribute", "attribute with an underscore", "hook"],
+    )
+    def test_tensors_count_with_what_hangs_on_them(self, keep: Any, hang: Any, read: Callable[[Any], Any]) -> None:
+        f = keep(read)
+        for number in (1.0, 2.0):
+            x = torch.ones(2, requires_grad=True)
+            hang(x, number)
+            assert f(x) == read(x)
+            hang(x, number + 5.0)
+            assert f(x) == read(x)
+
+    @pytest.mark.parametrize(
+        ("change", "read"),
+        [
+            (lambda m: m.weight.requires_grad_(False), lambda m: sum(p.requires_grad for p in m.parameters())),
+            (lambda m: setattr(m.weight, "grad", torch.ones(2, 2)), lambda m: m.weight.grad is None),
+            (lambda m: m.weight.register_hook(lambda g: g * 2), lambda m: grad_of(m)),
+            (lambda m: m.register_full_backward_hook(lambda m, i, o: (i[0] * 2,)), lambda m: grad_of(m, "x")),
+            (lambda m: setattr(m.weight, "rate", 5), lambda m: getattr(m.weight, "rate", 1)),
+            (lambda m: m._non_persistent_buffers_set.add("b"), lambda m: list(m.state_dict())),
+        ],
+        ids=["requires_grad", "gradient", "hook", "hook of a module", "attribute", "not saved"],
+    )
+    def test_training_state_of_modules_counts_where_it_is_read(
+        self, keep: Any, change: Callable[[Any], Any], read: Callable[[Any], Any]
+    ) -> None:
+        module, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        for each in (module, other):
+            each.register_buffer("b", torch.ones(1))
+        of_argument, of_global = keep(read), keep(lambda: read(other))
+        first = of_argument(module), of_global()
+        change(module)
+        change(other)
+        assert (of_argument(module), of_global()) == (read(module), read(other)) != first
+
+    def test_what_nothing_reads_does_not_count(self, keep: Any, calls: list[Any]) -> None:
+        module = torch.nn.Linear(2, 2)
+
+        def total(x: float) -> float:
+            calls.append(x)
+            return float(module(torch.full((2,), x)).detach().sum())
+
+        f = keep(total)
+        f(1.0)
+        module.requires_grad_(False)
+        module.weight.grad = torch.ones(2, 2)
+        f(1.0)
+        assert len(calls) == 1
+
+    def test_requires_grad_counts_for_transformers(self, keep: Any) -> None:
+        """Without gradients of parameters, they take a path with other rounding."""
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+        identity = keep(lambda x: layer(x).detach()).cache._identity
+        before = identity.recorded({}).refresh(exactly=True).digest
+        layer.requires_grad_(False)
+        assert identity.recorded({}).refresh(exactly=True).digest != before
 
     def test_objects_count_under_whichever_keys_they_are(self, keep: Any) -> None:
         total = keep(lambda boxes: sum(box.size for box in boxes.values()))

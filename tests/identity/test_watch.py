@@ -111,6 +111,7 @@ NOTICED = {
     "parameter replaced": lambda m: setattr(m[0], "bias", nn.Parameter(torch.ones(3))),
     "parameter's memory replaced": lambda m: setattr(m[0].weight, "data", torch.ones(3, 3)),
     "no bias any more": lambda m: setattr(m[0], "bias", None),
+    "attribute of a parameter": lambda m: setattr(m[0].weight, "rate", 3),
     "buffer": lambda m: m[1].running_mean.add_(1),
     "mode": lambda m: m[1].train(),
     "tensor that is no buffer": lambda m: m.plain.add_(1),

@@ -37,7 +37,7 @@ def text_of(place: str, value: Any, objects: dict[str, Any], depth: int = 0) -> 
     """The text of a value.
 
     Args:
-        objects: gets the parts that have no text, by place.
+        objects: gets the parts that have no text, and tensors with more than their content, by place.
 
     Raises:
         NoFingerprint: it names a folder with more than 100,000 files.
@@ -54,6 +54,8 @@ def text_of(place: str, value: Any, objects: dict[str, Any], depth: int = 0) -> 
             names = value.ravel().tolist() if value.dtype.kind in "US" else []
             return f"{array_text(value)} {_files(place, names)}"
         if kind.__module__ == "torch" and (tensor := _tensor_text(value)):
+            if _has_more(value):
+                objects[place] = value
             return tensor
         plain = PlainTexts(_is_never_simple)
         text = plain.text(value)
@@ -107,7 +109,16 @@ def _tensor_text(value: Any) -> str:
         return ""
     from warmstore.identity.kinds.torch_objects import modes_text, tensor_text
 
-    return f"{tensor_text(value)} {value.device.type} {value.requires_grad} {value.is_inference()} {modes_text()}"
+    flags = f"{value.requires_grad} {value.is_leaf} {value.is_inference()}"
+    return f"{tensor_text(value)} {value.device.type} {flags} {modes_text()}"
+
+
+def _has_more(tensor: Any) -> bool:
+    """Whether a tensor has attributes, a gradient or hooks."""
+    from warmstore.identity.kinds.training_state import HOOKS_OF_TENSORS
+
+    hooks = any(getattr(tensor, name, None) for name in HOOKS_OF_TENSORS)
+    return bool(vars(tensor)) or hooks or (tensor.is_leaf and tensor.grad is not None)
 
 
 def _is_never_simple(kind: type) -> bool:

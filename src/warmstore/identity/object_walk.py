@@ -62,12 +62,14 @@ class ObjectWalk(Walk):
     def run(self) -> None:
         self._run_queue()
         self._record_patches()
+        self._record_training_state()
         if self._unmade and any(map(may_make_others, self.functions)):
             self._makes = True
             for cls in list(self._unmade):
                 self._record_constructors(cls)
             self._run_queue()
         self._record_named()
+        self._record_training_state()
         refuse_passed_modules(self)
         read_named_files(self)
         self._run_queue()
@@ -92,6 +94,13 @@ class ObjectWalk(Walk):
             from warmstore.identity.kinds import module_modes
 
             module_modes.record_modes(self, of_all=of_all)
+
+    def _record_training_state(self) -> None:
+        if self.tensors or self.modules:
+            from warmstore.identity.kinds.training_state import record_training_state
+
+            while record_training_state(self):
+                self._run_queue()
 
     def _record_patches(self) -> None:
         """Record what the program has put into the installed packages that the walk met, or that these require."""

@@ -90,6 +90,7 @@ class Walk(ABC):
         self.passed_modules: list[ModuleType] = []  # of Python, used as values, that look up what code may not name
         self.modules: list[tuple[Place, Any]] = []  # of torch, whose modes count if code reads them
         self.named: set[str] = set()  # functions that code may use by another name
+        self.tensors: list[tuple[Place, Any]] = []  # of torch, whose gradients count if code reads them
         self.checkouts: dict[str, None] = {}
         self.folders: dict[str, None] = {}  # that code or values name
         self.names_in_folders: dict[str, Place] = {}  # texts that may name files in them, with their first places
@@ -342,7 +343,8 @@ class Walk(ABC):
                 self.cannot_tell(place + f".<element>{element.shown(at)}", reason)
             digest = element._digest()
             digests.append(digest)
-            self.modules += [(place + f".<element {digest}>{at.suffix}", module) for at, module in element.modules]
+            for own, found in ((self.modules, element.modules), (self.tensors, element.tensors)):
+                own += [(place + f".<element {digest}>{at.suffix}", value) for at, value in found]
         self.fact(place, f"{tag} {sorted(digests)}")
 
     def apart(self, value: Any, **settings: Any) -> str:

@@ -71,6 +71,7 @@ class _Added:
     objects: list[Any] = field(default_factory=list)
     cells: list[Callable[[], Any]] = field(default_factory=list)
     probes: list[Callable[[], Any]] = field(default_factory=list)
+    empty: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Watch:
@@ -184,8 +185,10 @@ class Watch:
             self.add_attributes(value)
 
     def add_weight(self, value: Any) -> None:
-        """Note that a tensor is a parameter or buffer."""
+        """Note that a tensor is a parameter or buffer, and watch whether it gets attributes."""
         self._weights[id(value)] = value
+        if not vars(value):
+            self._added.empty.append(vars(value))
 
     @contextmanager
     def after_call(self, *, weights_too: bool) -> Iterator[None]:
@@ -358,6 +361,7 @@ class _Settled:
         self._objects = list(added.objects)
         self._types = [*map(type, self._objects)]
         self._dicts_of = [*map(_dict_of, self._objects)]
+        self._empty = list(added.empty)
         self._cells = list(added.cells)
         self._read = [read() for read in self._cells]
         self._probes = [(probe, probe()) for probe in added.probes]
@@ -376,6 +380,8 @@ class _Settled:
     def has_moved(self, exactly: bool) -> bool:
         """Whether anything has changed."""
         if [*map(len, self._sized)] != self._sizes:
+            return True
+        if any(self._empty):
             return True
         if self._objects and [*map(type, self._objects)] != self._types:
             return True

@@ -300,6 +300,46 @@ EDITS = [
         found.register_forward_hook(lambda module, args, named, output: output + 5, with_kwargs=True)
         return found
 """),
+    # What torch hangs on modules for training and saving. Compiled calls leave state dicts to torch.
+    _value("frozen weight", "net().requires_grad_(True)", "net()", "sum(p.requires_grad for p in v.parameters())",
+           change="v.linear.weight.requires_grad_(False)"),
+    _value("hook of the backward pass", "hooked(None)", "hooked(back, 'register_full_backward_hook')", "grad_of(v)",
+           refusable=True, change="v.register_full_backward_hook(back)", setup=_HOOKS + """
+
+    def back(module, before, after):
+        return (before[0] * 2,)
+
+
+    def grad_of(module):
+        with torch.enable_grad():
+            x = torch.ones(1, 3, requires_grad=True)
+            return torch.autograd.grad(module(x).sum(), x)[0].sum()
+"""),
+    _value("buffer that is saved", "buffered(True)", "buffered(False)", "len(v.state_dict())", setup="""
+
+    def buffered(persistent):
+        found = net()
+        found.register_buffer("offset", torch.ones(1), persistent=persistent)
+        return found
+""", change="v._non_persistent_buffers_set.add('offset')", layout=True),
+    _value("hook of the state dict", "net()", "made()", "len(v.state_dict())", setup="""
+
+    def less(module, state, prefix, metadata):
+        del state["linear.bias"]
+
+
+    def made():
+        found = net()
+        found.register_state_dict_post_hook(less)
+        return found
+""", change="v.register_state_dict_post_hook(less)", layout=True),
+    _value("attribute with an underscore of a module", "made('a')", "made('b')", "len(v._forward_method)", setup="""
+
+    def made(name):
+        found = net()
+        found._forward_method = name * (1 + (name == 'b'))
+        return found
+""", change="v._forward_method = 'bb'"),
     # Modules that torch does not list.
     _value("module in a plain list", "Listed(net(1.0))", "Listed(net(2.0))", setup=_PLAIN,
            change="v.held[0] = net(2.0)"),

@@ -82,6 +82,41 @@ EDITS = [
          """),
     Edit("gradient", "made(3.0)", "made(4.0)", "v.grad[0]", layout=True, refusable=True,
          setup="def made(n):\n    found = torch.ones(1)\n    found.grad = torch.tensor([n])\n    return found\n"),
+    Edit("attribute of a tensor with an underscore", "made(3)", "made(4)", "v._tag", change="v._tag = 4", layout=True,
+         setup="def made(tag):\n    found = torch.ones(2)\n    found._tag = tag\n    return found\n"),
+    Edit("requires_grad of a parameter", "nn.Parameter(torch.ones(1))",
+         "nn.Parameter(torch.ones(1), requires_grad=False)", "v.requires_grad", change="v.requires_grad_(False)"),
+    Edit("gradient of a parameter", "made(3.0)", "made(4.0)", "v.grad[0]", layout=True, refusable=True,
+         change="v.grad = torch.tensor([4.0])",
+         setup="""
+             def made(n):
+                 found = nn.Parameter(torch.ones(1))
+                 found.grad = torch.tensor([n])
+                 return found
+         """),
+    Edit("hook of a parameter", "made(False)", "made(True)", "grad_of(v)", refusable=True,
+         change="v.register_hook(lambda grad: grad * 2)",
+         setup="""
+             def made(hooked):
+                 found = nn.Parameter(torch.ones(1))
+                 if hooked:
+                     found.register_hook(lambda grad: grad * 2)
+                 return found
+
+             def grad_of(v):
+                 with torch.enable_grad():
+                     return torch.autograd.grad((v * 3).sum(), v)[0][0]
+         """),
+    Edit("leaf", "(torch.ones(1, requires_grad=True) * 1)", "torch.ones(1, requires_grad=True)", "v.is_leaf"),
+    Edit("attribute of a parameter", "made(3)", "made(4)", "getattr(v, '_no_decay', 0)", change="v._no_decay = 5",
+         layout=True,
+         setup="""
+             def made(tag):
+                 found = nn.Parameter(torch.ones(1), requires_grad=False)
+                 if tag == 4:
+                     found._no_decay = tag
+                 return found
+         """),
     Edit("list of tensors", "[torch.zeros(1), torch.zeros(1)]", "[torch.zeros(1), torch.ones(1)]", "v[1][0]",
          change="v[1][0] = 1", layout=True),
     Edit("tensors that share memory", "shared(True)", "shared(False)", "same(v)", refusable=True,

@@ -50,7 +50,7 @@ class ModeReaders:
         methods = {id(method) for found in self._methods.values() for method, _ in found}
         others = [each for each in walk.functions if id(each) not in methods and each.__name__ not in _SILENT]
         self.functions = [function for function in others if reads_of(function)]
-        libraries = (each for function in walk.library_functions for each in _with_helpers(function))
+        libraries = (each for function in walk.library_functions for each in with_helpers(function))
         self._reads_any = (
             bool(self.functions)
             or any(reads == Reads.ANY for found in self._methods.values() for _, reads in found)
@@ -182,7 +182,8 @@ def _functions_in(value: Any) -> Iterator[FunctionType]:
             work += [getattr(each, name, None) for name in _INNER]
 
 
-def _with_helpers(function: FunctionType) -> Iterator[FunctionType]:
+def with_helpers(function: FunctionType) -> Iterator[FunctionType]:
+    """A function, those that it wraps, and those of its own package that these name."""
     for each in _functions_in(function):
         yield each
         yield from _helpers(each)

@@ -19,6 +19,7 @@ import xxhash
 from torch import nn
 
 from warmstore.identity.kinds.registry import Rule, inert
+from warmstore.identity.kinds.training_state import BACKWARD_HOOKS, HOOKS_OF_TENSORS, record_hooks
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import order_text
@@ -26,7 +27,7 @@ from warmstore.identity.walk import Walk
 from warmstore.identity.watch import LEFT
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {
-    "_is_torch_compile", "_compiled_call_impl", "_is_hf_initialized", "_forward_method",
+    "_is_torch_compile", "_compiled_call_impl", "_is_hf_initialized",
     "_compile_kwargs",  # which Lightning keeps, as its torch.compile was called
 }  # fmt: skip
 _OF_GRAPHS = frozenset(
@@ -38,9 +39,7 @@ _OF_GRAPHS = frozenset(
 
 _HOLDERS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-_BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 _FLAGS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
-_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 GLOBAL_HOOKS = (nn.modules.module._global_forward_pre_hooks, nn.modules.module._global_forward_hooks)
 """Hooks that run for every module."""
 
@@ -72,6 +71,7 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
         inner = getattr(value, "__tensor_flatten__", None)
         walk.fact(place, f"object of {walk.cls(kind)}")
         walk.watch(vars(value))
+        walk.tensors.append((place, value))
         for name, attribute in sorted(vars(value).items()):
             walk.whole(place + f".{name}", attribute)
         if inner is not None:
@@ -83,10 +83,12 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
             walk.fact(place + ".<tensor>", _text(walk, place + ".<tensor>", value))
         return
     text = _text(walk, place, value)
+    if text != LEFT or kind is not torch.Tensor:
+        walk.tensors.append((place, value))
     if walk.settings.tensors == "layout":
         text += f" {kind.__name__} {'grad' if value.requires_grad else ''} {'leaf' if value.is_leaf else ''}".rstrip()
     elif text != LEFT and (kind is not torch.Tensor or value.requires_grad):
-        # Whether a parameter requires gradients makes no difference to results.
+        # Whether a parameter requires gradients makes no difference to most results.
         head, _, content = text.rpartition(" ")
         text = f"{head} {'grad' if kind is torch.Tensor else kind.__name__} {content}"
     _memory(walk, place, value)
@@ -96,9 +98,7 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
         walk.watch_probe(partial(_gradient_state, value))
     if text != LEFT and (kind is torch.Tensor or walk.settings.tensors == "layout"):
         # Hooks of the backward pass. Those of parameters do not count outside compiled code.
-        for name in _HOOKS_OF_TENSORS:
-            for at, hook in enumerate((getattr(value, name, None) or {}).values()):
-                walk.whole(place + f".{name}[{at}]", hook)
+        record_hooks(walk, place, value)
     if kind is torch.Tensor and value.is_leaf and value.grad is not None:
         walk.whole(place + ".grad", value.grad)
     for name, attribute in sorted(vars(value).items()):
@@ -108,7 +108,7 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
 
 def _gradient_state(value: torch.Tensor) -> list[Any]:
     """Whether a tensor requires a gradient, the address of its gradient, and those of its hooks."""
-    hooks = [getattr(value, name, None) or {} for name in _HOOKS_OF_TENSORS]
+    hooks = [getattr(value, name, None) or {} for name in HOOKS_OF_TENSORS]
     gradient = id(value.grad) if value.is_leaf else 0
     return [value.requires_grad, gradient, *(id(hook) for holder in hooks for hook in holder.values())]
 
@@ -216,7 +216,7 @@ def _module(walk: Walk, place: Place, value: Any) -> None:
         if holder in state:
             walk.watch(state[holder])
     # Compiled code includes the backward pass.
-    hooks = (*_HOOKS, *_BACKWARD_HOOKS) if walk.settings.tensors == "layout" else _HOOKS
+    hooks = (*_HOOKS, *BACKWARD_HOOKS) if walk.settings.tensors == "layout" else _HOOKS
     skipped = _OF_EVERY_MODULE | _OF_GRAPHS if isinstance(value, torch.fx.GraphModule) else _OF_EVERY_MODULE
     for name, attribute in sorted(state.items()):
         if name not in skipped:
