@@ -4,6 +4,7 @@ import itertools
 import sys
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -231,3 +232,23 @@ def test_a_setter_that_runs_counts(name: str, loaded: list[str]) -> None:
 @pytest.mark.parametrize("name", QUERIES)
 def test_what_the_text_of_a_query_names_counts(name: str, loaded: list[str]) -> None:
     assert_counts(QUERIES[name], loaded)
+
+
+def test_an_attribute_that_a_package_imports_at_its_first_use(
+    loaded: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site-packages"
+    info = site / "lazy-1.0.dist-info"
+    for folder in (site / "lazy", info):
+        folder.mkdir(parents=True)
+    (site / "lazy" / "__init__.py").write_text(
+        "def __getattr__(name):\n    if name != 'Adapter': raise AttributeError(name)\n"
+        "    class Adapter: pass\n    Adapter.__qualname__ = 'Adapter'\n"
+        "    globals()[name] = Adapter\n    return Adapter\n"
+    )
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lazy\nVersion: 1.0\n")
+    (info / "RECORD").write_text("lazy/__init__.py,sha256=a,1\n")
+    monkeypatch.syspath_prepend(site)
+    step = load("import lazy\ndef step(): return lazy.Adapter()", loaded).step
+    assert identify(step).difference(identify(step)) == ""
+    del sys.modules["lazy"]

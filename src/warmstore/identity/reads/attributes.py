@@ -145,6 +145,8 @@ def _read_module(walk: Walk, module: ModuleType, place: Place, name: str, rest: 
         return
     if module.__name__ == "decimal":
         walk.decimal_context()
+    if name not in vars(module) and not origin.is_program:
+        getattr(module, name, None)  # a package may import it at the first use, and keep it
     walk.watch_item(vars(module), name)
     if isinstance(vars(module).get(name), FunctionType | type) and not is_refused(module, origin):
         read(walk, vars(module)[name], place + f".{name}", rest)  # recorded at its own place
