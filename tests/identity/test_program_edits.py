@@ -187,6 +187,31 @@ QUERIES: dict[str, Edit] = {
     "a table": (_TABLE + "def step(): return pd.eval('TABLE.a + LIMIT').tolist()", "2, 3", "2, 4"),
 }
 
+SETTINGS: dict[str, Edit] = {
+    "attributes of an object": (
+        "import pandas as pd\npd.options.display.max_rows = 5\ndef step(): return pd.options.display.max_rows",
+        "= 5",
+        "= 7",
+    ),
+    "an item of a mapping": (
+        "import matplotlib as mp\nmp.rcParams['figure.dpi'] = 50\ndef step(): return mp.rcParams['figure.dpi']",
+        "= 50",
+        "= 70",
+    ),
+    "a mapping by get": (
+        "import matplotlib as mp\nmp.rcParams['font.family'] = ['serif']\n"
+        "def step(): return mp.rcParams.get('font.family')",
+        "serif",
+        "cursive",
+    ),
+    "an import in the body": (
+        "import pandas\npandas.options.display.max_rows = 5\n"
+        "def step():\n    import pandas as pd\n    return pd.options.display.max_rows",
+        "= 5",
+        "= 7",
+    ),
+}
+
 _numbers = itertools.count()
 
 
@@ -252,3 +277,8 @@ def test_an_attribute_that_a_package_imports_at_its_first_use(
     step = load("import lazy\ndef step(): return lazy.Adapter()", loaded).step
     assert identify(step).difference(identify(step)) == ""
     del sys.modules["lazy"]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_of_a_library_that_code_reads_counts(name: str, loaded: list[str]) -> None:
+    assert_counts(SETTINGS[name], loaded)

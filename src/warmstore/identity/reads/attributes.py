@@ -10,7 +10,7 @@ import os
 import random
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
@@ -188,7 +188,27 @@ def _read_of_library(walk: Walk, value: Any, at: Place, rest: Chain) -> None:
     elif origin_of_class(type(value)).is_program:
         read(walk, value, at, rest)
     else:
-        walk.fact(at, f"object of {walk.cls(type(value))}")  # the version of the library decides its state
+        # The version of the library decides its state, but for settings that the program reads itself.
+        walk.fact(at, f"object of {walk.cls(type(value))}")
+        if rest and setting_text(value, rest) is not None:
+            walk.state(at + f".{'.'.join(rest)}", lambda: str(setting_text(value, rest)))
+
+
+def setting_text(value: Any, names: Sequence[str], *, of_items: bool = False) -> str | None:
+    """The text of what attributes, or items, one after another lead to; None for what is no number, text or the like.
+
+    Args:
+        of_items: The names are keys of mappings.
+    """
+    try:
+        for name in names:
+            value = value[name] if of_items else getattr(value, name)
+    except Exception:  # the program sees the error when it runs
+        return "missing"
+    if type(value) in (list, tuple):
+        texts = [atom_text(part) for part in value]
+        return None if None in texts else f"{type(value).__name__} {texts}"
+    return atom_text(value)
 
 
 def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> None:

@@ -10,7 +10,7 @@ import builtins
 import importlib
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from warmstore.identity.named_files import content_of, stat_of
 from warmstore.identity.origin import Origin, is_extension, origin_of, origin_of_function, program_root
 from warmstore.identity.places import Place
-from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, place_in_module, read
+from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, place_in_module, read, setting_text
 from warmstore.identity.reads.code_facts import WHOLE, Chain, CodeFacts, facts_of
 from warmstore.identity.reads.refusals import reflection_reason
 from warmstore.identity.walk import Walk
@@ -135,16 +135,31 @@ def _variable_text(name: str) -> str:
 
 
 def read_by_constant_name(walk: Walk, place: Place, value: Any, name: str, chain: Chain, facts: CodeFacts) -> bool:
-    """Record the environment variables or modules that code looks up by constant names.
+    """Record the environment variables, modules and settings of libraries that code looks up by constant names.
 
     Returns whether the code looks up anything in the environment or the import system.
     """
-    target, rest = value, list(chain)
+    target, rest, holder = value, list(chain), None
     while rest and isinstance(target, ModuleType):
-        target = vars(target).get(rest.pop(0))
-    return _looks_up(target) and read_look_up(
-        walk, place, target, {constant for variable, used, constant in facts.asked if (variable, used) == (name, chain)}
-    )
+        holder, attribute = target, rest.pop(0)
+        target = vars(holder).get(attribute)
+    constants = {constant for variable, used, constant in facts.asked if (variable, used) == (name, chain)}
+    if _looks_up(target):
+        return read_look_up(walk, place, target, constants)
+    if (
+        isinstance(target, Mapping)
+        and holder is not None
+        and not origin_of(holder).is_program
+        and rest in ([], ["get"])
+    ):
+        for key in filter(None, constants):  # settings of a library, such as `matplotlib.rcParams`
+            at = place_in_module(walk, holder, attribute) + f"[{key!r}]"
+            walk.state(at, partial(_item_text, target, key))
+    return False
+
+
+def _item_text(mapping: Mapping[str, Any], key: str) -> str:
+    return str(setting_text(mapping, [key], of_items=True))
 
 
 def read_look_up(walk: Walk, place: Place, target: Any, constants: Collection[Any]) -> bool:
