@@ -96,6 +96,36 @@ DOCUMENTATION: dict[str, Edit] = {
         "x: int",
         "x: float",
     ),
+    "line of a function": (
+        """
+        def g(): pass
+
+        def step(): return g.__code__.co_firstlineno
+        """,
+        "        def g",
+        "\n\n        def g",
+    ),
+    "locals of a function": (
+        """
+        def g():
+            a = 1
+            return a
+
+        def step(f=g): return f.__code__.co_varnames
+        """,
+        "a = 1\n            return a",
+        "b = 1\n            return b",
+    ),
+    "constants of a function": (
+        """
+        def g():
+            "A"
+
+        def step(): return g.__code__.co_consts
+        """,
+        '"A"',
+        '"B"',
+    ),
     "type of a field of a dataclass": (
         """
         import dataclasses

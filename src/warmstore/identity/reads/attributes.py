@@ -29,8 +29,11 @@ from warmstore.identity.walk import Walk
 INTROSPECTION = {
     "__doc__": "doc", "getdoc": "doc", "__annotations__": "annotations", "get_type_hints": "annotations",
     "get_annotations": "annotations", "__name__": "name", "__qualname__": "name", "__module__": "name",
+    **{name: name for name in
+       ("co_consts", "co_varnames", "co_names", "co_firstlineno", "co_filename", "co_name", "co_qualname", "co_code",
+        "co_lines", "co_positions", "co_linetable")},
 }  # fmt: skip
-"""The documentation of functions and classes that code reads, by the names that the code uses."""
+"""The documentation of functions and classes that code reads, and parts of code objects, by the names that it uses."""
 
 MODULE_ATTRIBUTES = frozenset(
     ("__name__", "__doc__", "__file__", "__loader__", "__spec__", "__cached__", "__builtins__", "__package__",

@@ -17,7 +17,7 @@ from warmstore.identity.object_state import full_name, is_heap_type
 from warmstore.identity.origin import Origin, is_extension, origin_of_class, origin_of_function
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import atom_text
-from warmstore.identity.reads.code_facts import facts_of
+from warmstore.identity.reads.code_facts import constant_text, facts_of
 from warmstore.identity.reads.refusals import refusal_of
 from warmstore.identity.walk import Walk
 
@@ -169,7 +169,15 @@ def documentation(thing: Any, parts: set[str]) -> str:
         found.append(f"name {thing.__name__} {thing.__qualname__}")
     if "annotations" in parts:
         found.append(f"annotations {[(name, _annotation(value)) for name, value in _annotations_of(thing).items()]}")
+    if isinstance(thing, FunctionType):
+        found += [f"{part} {_part_of_code(thing.__code__, part)}" for part in sorted(parts) if part.startswith("co_")]
     return "; ".join(found)
+
+
+def _part_of_code(code: CodeType, name: str) -> str:
+    part = getattr(code, name)
+    values = part if isinstance(part, tuple) else list(part()) if callable(part) else (part,)
+    return repr([facts_of(value).digest if isinstance(value, CodeType) else constant_text(value) for value in values])
 
 
 def document(walk: Walk, thing: Any) -> None:
