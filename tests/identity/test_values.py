@@ -21,9 +21,11 @@ from tests import warm
 from tests.slow import thinned
 
 from warmstore.identity import Versioned, identify, register
+from warmstore.identity.identity import identity_of_walk, walk_over
 from warmstore.identity.named_files import FEW
 from warmstore.identity.object_state import is_made_in_python
 from warmstore.identity.samples.sample_identities import identify_samples
+from warmstore.identity.watch import Watch
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,50 @@ def test_the_type_of_a_number_counts_however_numpy_prints_it(legacy: Any) -> Non
         found = [identify([number]).digest for number in numbers]
     assert len(set(found)) == len(numbers)
     assert found == before
+
+
+MATRIX = torch.eye(2)
+
+
+def switch(holder: Any, name: str, on: Any) -> Callable[[bool], None]:
+    before = getattr(holder, name)
+    return lambda is_on: setattr(holder, name, on if is_on else before)
+
+
+SWITCHES: dict[str, Callable[[bool], Any]] = {
+    "precision of matmul": switch(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+    "precision of convolutions": switch(torch.backends.cudnn.conv, "fp32_precision", "ieee"),
+    "reduced precision": switch(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
+    "benchmark": switch(torch.backends.cudnn, "benchmark", True),
+    "quantised engine": switch(torch.backends.quantized, "engine", "qnnpack"),
+    "einsum": switch(torch.backends.opt_einsum, "enabled", False),
+    "new memory": switch(torch.utils.deterministic, "fill_uninitialized_memory", False),
+    "denormals": torch.set_flush_denormal,
+    "no fast path": lambda is_on: torch.backends.mha.set_fastpath_enabled(not is_on),
+    "no flash attention": lambda is_on: torch.backends.cuda.enable_flash_sdp(not is_on),
+    "conversion": torch.__future__.set_overwrite_module_params_on_conversion,
+    "printing": lambda is_on: torch.set_printoptions(precision=2 if is_on else 4),
+}
+
+
+def product() -> Any:
+    return MATRIX @ MATRIX
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_switches_of_torch_count_where_a_tensor_is_read(name: str) -> None:
+    watch = Watch()
+    before = identity_of_walk(walk_over(product, watch=watch, is_called_here=True))
+    assert not watch.has_moved()
+    SWITCHES[name](True)
+    try:
+        assert watch.has_moved()
+        after = identity_of_walk(walk_over(product))
+    finally:
+        SWITCHES[name](False)
+    assert not after.unknown
+    assert after.digest != before.digest
+    assert not watch.has_moved()
 
 
 class Handle:

@@ -80,7 +80,7 @@ class CallEffects:
         """
         last = {} if self.current is None else self.current.facts
         changed = [place for place in {**last, **now.facts} if now.facts.get(place) != last.get(place)]
-        fixed = now.of_thread  # another thread than that of the call has other settings
+        fixed = now.of_thread & last.keys()  # another thread than that of the call has other settings
         if not weights_too and self.current is not None:
             fixed |= now.weights | self.current.weights
         for place in changed:

@@ -53,6 +53,18 @@ def test_whatever_dynamo_takes_for_a_constant_is_known() -> None:
     assert process_state() == before
 
 
+def test_a_setting_of_which_torch_cannot_tell_counts_as_mixed() -> None:
+    """The older name of a setting raises once the newer one was used for a part of it."""
+    convolutions, before = torch.backends.cudnn.conv, process_state()
+    kept = convolutions.fp32_precision
+    convolutions.fp32_precision = "ieee"
+    try:
+        assert dict(process_state())["cudnn.allow_tf32"] == "'mixed'"
+    finally:
+        convolutions.fp32_precision = kept
+    assert process_state() == before
+
+
 def test_hooks_of_saved_tensors_that_are_graphs_transform_a_call() -> None:
     """Dynamo adds them to the graph, and torch's guard of a package compares those of the process that restores it."""
     graph = torch.fx.symbolic_trace(lambda x: x.sin())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from operator import attrgetter
 from types import CodeType, MethodType
 from typing import Any
@@ -28,6 +29,7 @@ from warmstore.compiling.keys.operators import attention_switches
 from warmstore.compiling.misses.key_descriptions import KeyDescription, facts_as_parts
 from warmstore.errors import NoFingerprint
 from warmstore.identity.identity import Identity
+from warmstore.identity.kinds.torch_settings import value_of
 
 _MOST_FACTS = 4_000
 _TENSORS = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
@@ -147,11 +149,11 @@ def is_root(model: Any, frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def process_state() -> list[tuple[str, str]]:
     """The state of this process that Dynamo takes as constant: ranks, devices, settings of kernels."""
-    found = {function.__name__: repr(function()) for function in CONSTANTS}
+    found = {function.__name__: repr(value_of(function)) for function in CONSTANTS}
     for kind in ("cpu", "cuda"):
         found[f"autocast {kind}"] = f"{torch.is_autocast_enabled(kind)} {torch.get_autocast_dtype(kind)}"
     for name in _SETTINGS:
-        found[name] = repr(attrgetter(name)(torch.backends))
+        found[name] = repr(value_of(partial(attrgetter(name), torch.backends)))
     found |= attention_switches()
     if distributed.is_available() and distributed.is_initialized():
         found["rank"] = f"{distributed.get_rank()} of {distributed.get_world_size()}"

@@ -17,6 +17,7 @@ from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import array_text, dtype_text, layout_text, texts_in
 from warmstore.identity.walk import Walk
+from warmstore.identity.watch import LEFT
 
 _OF_MASK = frozenset(("_mask", "_sharedmask", "_fill_value", "_basedict"))
 """Attributes of masked arrays that are recorded otherwise, or that say how to copy."""
@@ -36,9 +37,11 @@ def _array(walk: Walk, place: Place, value: Any) -> None:
     if known != place:
         offset = value.__array_interface__["data"][0] - base.__array_interface__["data"][0]
         walk.fact(place + ".<memory>", f"same as {walk.key_of(known)} from {offset} bytes on")
-    walk.fact(
-        place, layout_text(value) if walk.settings.tensors == "layout" else walk.watched_text(place, value, array_text)
-    )
+    is_layout = walk.settings.tensors == "layout"
+    text = layout_text(value) if is_layout else walk.watched_text(place, value, array_text)
+    if text != LEFT:
+        walk.origin(origin_of_name("numpy"))  # code may reach its operators without its name, as in `a @ b`
+    walk.fact(place, text)
     walk.strings(place, texts_in(value))
 
 

@@ -26,11 +26,12 @@ def record_settings(walk: Walk, library: str) -> None:
         place, _ = walk.root(("settings", "jax"), "settings of jax")
         walk.setting(place, _settings_of_jax)
     elif library == "torch":
-        from warmstore.identity.kinds.torch_objects import GLOBAL_HOOKS, device_text, modes_text, settings_text
+        from warmstore.identity.kinds.torch_objects import GLOBAL_HOOKS, modes_text
+        from warmstore.identity.kinds.torch_settings import settings_text, text_of_thread
 
         place, _ = walk.root(("settings", "torch"), "settings of torch")
         walk.setting(place, settings_text)
-        walk.setting_of_thread(place + ".<device>", device_text)
+        walk.setting_of_thread(place + ".<thread>", text_of_thread)
         if walk.settings.modes:
             walk.setting_of_thread(place + ".<modes>", modes_text)
         for holder in GLOBAL_HOOKS:

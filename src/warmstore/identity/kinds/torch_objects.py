@@ -83,6 +83,8 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
             walk.fact(place + ".<tensor>", _text(walk, place + ".<tensor>", value))
         return
     text = _text(walk, place, value)
+    if text != LEFT:
+        walk.origin(origin_of_name("torch"))  # code may reach its operators without its name, as in `a @ b`
     if text != LEFT or kind is not torch.Tensor:
         walk.tensors.append((place, value))
     if walk.settings.tensors == "layout":
@@ -330,27 +332,6 @@ def _exported(walk: Walk, place: Place, value: Any) -> None:
 
 def _graph(walk: Walk, place: Place, value: Any) -> None:
     walk.fact(place, f"graph {xxhash.xxh3_128_hexdigest(str(value.python_code('self').src).encode())}")
-
-
-def settings_text() -> str:
-    """The global settings of torch that decide results."""
-    backends = torch.backends
-    settings = (
-        torch.get_default_dtype(),
-        torch.get_float32_matmul_precision(),
-        torch.are_deterministic_algorithms_enabled(),
-        backends.mkldnn.enabled,
-        backends.cudnn.enabled,
-        backends.cudnn.deterministic,
-        backends.cudnn.allow_tf32,
-        backends.cuda.matmul.allow_tf32,
-    )
-    return " ".join(map(str, settings))
-
-
-def device_text() -> str:
-    """The device on which the current thread makes tensors."""
-    return str(torch.get_default_device())
 
 
 def autocast_modes(device: torch.device | None = None) -> list[str]:
