@@ -96,6 +96,33 @@ SWITCHES: dict[str, Callable[[bool], Any]] = {
 }
 
 
+@pytest.mark.parametrize("name", ["formatter", "override_repr"])
+def test_functions_that_print_arrays_count_by_what_they_do(name: str) -> None:
+    def shown() -> str:
+        return str(np.array([1 / 3]))
+
+    def digest(function: Any) -> str:
+        with np.printoptions(**{name: {"float": function} if name == "formatter" else function}):
+            found = identify(shown)
+        assert not found.unknown
+        return found.digest
+
+    def digits(count: int) -> Any:
+        return f"{{:.{count}f}}".format  # of another str in each call
+
+    def in_units(unit: str) -> Any:
+        return lambda number: f"{number} {unit}"
+
+    for make, one, other in ((digits, 3, 4), (in_units, "m", "s")):
+        kept = make(one), make(one)
+        assert digest(kept[0]) == digest(kept[1]) != digest(make(other))
+    watch = Watch()
+    walk_over(shown, watch=watch, is_called_here=True)
+    with np.printoptions(**{name: {"float": str} if name == "formatter" else str}):
+        assert watch.has_moved()
+    assert not watch.has_moved()
+
+
 def product() -> Any:
     return MATRIX @ MATRIX
 

@@ -6,9 +6,13 @@ The walk records them once it meets the library.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from warmstore.identity.places import Place
 from warmstore.identity.walk import Walk
 
 _SETTINGS_OF_JAX = (
@@ -16,12 +20,17 @@ _SETTINGS_OF_JAX = (
     "jax_threefry_partitionable",
 )  # fmt: skip
 
+_FUNCTIONS = ("formatter", "override_repr")
+"""Print options of NumPy that hold functions."""
+
 
 def record_settings(walk: Walk, library: str) -> None:
     """Record the global settings of a library, if it has any."""
     if library == "numpy":
         place, _ = walk.root(("settings", "numpy"), "settings of numpy")
-        walk.setting_of_thread(place, lambda: repr(sorted(np.get_printoptions().items(), key=str)))
+        walk.setting_of_thread(place, _print_options)
+        for name in _FUNCTIONS:
+            _record_functions(walk, place + f".<{name}>", partial(_print_option, name))
     elif library == "jax":
         place, _ = walk.root(("settings", "jax"), "settings of jax")
         walk.setting(place, _settings_of_jax)
@@ -38,6 +47,26 @@ def record_settings(walk: Walk, library: str) -> None:
             walk.watch(holder)
         for at, hook in enumerate([hook for holder in GLOBAL_HOOKS for hook in holder.values()]):
             walk.whole(place + f".<hook {at}>", hook)
+
+
+def _print_options() -> str:
+    """The print options of NumPy that are no functions, whose texts have addresses."""
+    return repr(sorted((name, value) for name, value in np.get_printoptions().items() if name not in _FUNCTIONS))
+
+
+def _print_option(name: str) -> Any:
+    options: dict[str, Any] = np.get_printoptions()  # type: ignore[assignment]
+    return options.get(name)
+
+
+def _record_functions(walk: Walk, place: Place, read: Callable[[], Any]) -> None:
+    """Record a print option that is a function, a dict of functions, or None."""
+    value = read()
+    if walk.settings.is_called_here:
+        walk.watch_cell(read)
+    if value is not None:
+        walk.of_thread.add(place)
+        walk.whole(place, value)
 
 
 def _settings_of_jax() -> str:
