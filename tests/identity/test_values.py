@@ -273,6 +273,48 @@ def test_a_progress_bar_counts_by_its_items_and_by_what_code_names() -> None:
     assert identify(measured).digest != before[2].digest
 
 
+GRAPH = """
+import random
+
+class Node:
+    def __init__(self, number):
+        self.number = number
+        self.neighbours = set()
+
+def graph(seed, nodes=7, neighbours=2):
+    random_ = random.Random(seed)
+    found = [Node(number) for number in range(nodes)]
+    for node in found:
+        node.neighbours.update(random_.sample(found, neighbours))
+    return found
+"""
+STEP = """
+FIRST = graph(1)[0]
+
+def step(x):
+    return x + sum(node.number for node in FIRST.neighbours)
+"""
+
+
+def test_a_graph_that_only_sets_hold_together() -> None:
+    assert digest_elsewhere(GRAPH + STEP) == digest_elsewhere(GRAPH + STEP)
+    namespace: dict[str, Any] = {}
+    exec(GRAPH, namespace)
+    graphs = [namespace["graph"](seed) for seed in range(9)]
+    assert len({identify(graph[0]).require().digest for graph in graphs}) == len(graphs)
+    nodes = graphs[0]
+    before = identify(nodes[0])
+    max(nodes[0].neighbours, key=lambda node: node.number).number += 1
+    assert identify(nodes[0]).digest != before.digest
+
+
+def test_a_graph_of_sets_is_refused_where_the_search_would_take_ages() -> None:
+    namespace: dict[str, Any] = {}
+    exec(GRAPH, namespace)
+    first = namespace["graph"](0, 40, 40)[0]
+    assert list(identify(first).unknown) == ["value.neighbours"]
+
+
 CONFIGURED = """
 import pydantic
 

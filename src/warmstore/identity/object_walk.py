@@ -63,7 +63,7 @@ class ObjectWalk(Walk):
         self._run_queue()
         self._record_patches()
         self._record_training_state()
-        if self._unmade and any(map(may_make_others, self.functions)):
+        if self._unmade and any(map(may_make_others, self.followed())):
             self._makes = True
             for cls in list(self._unmade):
                 self._record_constructors(cls)
@@ -81,7 +81,7 @@ class ObjectWalk(Walk):
     def _record_named(self) -> None:
         """Record what counts only where followed code uses some names."""
         while self._if_named:
-            facts = [facts_of(function.__code__) for function in self.functions]
+            facts = [facts_of(function.__code__) for function in self.followed()]
             used = self.named.union(*((*each.names, *each.strings) for each in facts))
             pending, self._if_named = self._if_named, []
             for names, place, work in pending:
@@ -165,7 +165,7 @@ class ObjectWalk(Walk):
             return False
         if not self.is_new(value, (), place):
             return True
-        self._alive += plain.alive
+        self.alive += plain.alive
         if plain.has_decimals:
             self.decimal_context()
         if self.settings.watch is not None:

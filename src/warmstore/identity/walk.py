@@ -9,14 +9,16 @@ import os
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from types import FunctionType, ModuleType
 from typing import Any
 
 from warmstore.identity import named_files
 from warmstore.identity.named_files import Files, looks_like_path
+from warmstore.identity.nested_sets import NestedSets
 from warmstore.identity.object_state import MISSING
 from warmstore.identity.origin import Origin
 from warmstore.identity.patches import Patches
@@ -95,15 +97,19 @@ class Walk(ABC):
         self.folders: dict[str, None] = {}  # that code or values name
         self.names_in_folders: dict[str, Place] = {}  # texts that may name files in them, with their first places
         self.named_files: list[tuple[Place, str]] = []  # files that constants of code name
-        self._missing: list[str] = []  # paths where a file may appear
+        self.missing: list[str] = []  # paths where a file may appear
         self._files_watched = 0
         self._roots: list[str] = ["@0:"]
         self._prefixes: list[str] = [""]
         self._numbers: dict[object, int] = {}  # of roots, by key
         self._things: list[object] = [None]
         self._counts: dict[str, int] = {}  # of roots, by name
-        self._seen: dict[tuple[int, object], Place] = {}
-        self._alive: list[object] = []
+        self.seen: dict[tuple[int, object], Place] = {}
+        self.around: tuple[Walk, ...] = ()  # the walks over the sets that have the value as an element, inside out
+        self.inside: set[tuple[int, object]] = set()  # what the walks over the elements of its sets have met
+        self.is_open = False  # whether the value refers to what the walks around have met
+        self.nested = NestedSets()
+        self.alive: list[object] = []
         self._work: deque[tuple[Place, Callable[[], None]]] = deque()
         self._if_named: list[tuple[Collection[str], Place, Callable[[], None]]] = []
 
@@ -224,14 +230,30 @@ class Walk(ABC):
     def is_new(self, value: object, mode: object, place: Place) -> bool:
         """Whether the walk meets a value for the first time in this mode. If not, records at `place` where it is."""
         key = (id(value), mode)
-        known = self._seen.get(key)
+        known = self.seen.get(key)
         if known is None:
-            self._seen[key] = place
-            self._alive.append(value)
+            if self.around and (met := self._met_around(key)):
+                self.facts.setdefault(place, f"same as {met}")
+                return False
+            self.seen[key] = place
+            self.alive.append(value)
             return True
         if known != place:
             self.facts.setdefault(place, f"same as {self.key_of(known)}")
         return False
+
+    def _met_around(self, key: tuple[int, object]) -> str:
+        """Where the walks around this one have met a value; "" if none has."""
+        for depth, walk in enumerate(self.around):
+            if (known := walk.seen.get(key)) is not None:
+                for inner in (self, *self.around[:depth]):
+                    inner.is_open = True
+                return f"{walk.key_of(known)} of {depth + 1} around"
+        return ""
+
+    def followed(self) -> Iterator[FunctionType]:
+        """Functions of the program whose code was read by this walk, or before by those around it."""
+        return chain.from_iterable(walk.functions for walk in (self, *self.around))
 
     def _is_ignored(self, place: Place) -> bool:
         if not self.settings.ignore or self.shown(place) not in self.settings.ignore:
@@ -298,11 +320,11 @@ class Walk(ABC):
     def order(self, place: Place, names: Iterable[str]) -> None:
         """Record the order of the attributes of an object, class or module, if followed code may see it."""
         if len(listed := list(names)) > 1:
-            record = partial(self.fact, place + ".<order>", f"{listed}")
+            at, text = place + ".<order>", f"{listed}"
             if self.settings.in_order:
-                record()
+                self.fact(at, text)
             else:
-                self.if_named(_SHOW_ORDER, place, record)
+                self.if_named(_SHOW_ORDER, place, partial(self.fact, at, text))
 
     def items(self, place: Place, tag: str, values: Collection[Any]) -> None:
         """Record the items of a sequence, in order."""
@@ -325,37 +347,16 @@ class Walk(ABC):
         rest = f" {digest_of(repr(keys[EXPANDED:]))}" if len(keys) > EXPANDED else ""
         self.fact(place, f"{tag} of {[text or '' for text in keys[:EXPANDED]]} {len(keys)}{rest}")
 
-    def unordered(self, place: Place, tag: str, values: Any) -> None:
-        """Record the elements of a set by their sorted digests: their order differs between processes."""
-        digests = []
-        for value in values:
-            element = type(self)("", replace(self.settings, in_order=True))
-            element._seen = dict(self._seen)
-            element._missing = self._missing
-            element.functions, element.library_functions = self.functions, self.library_functions
-            element.passed_modules, element.documented = self.passed_modules, self.documented
-            element.look(element.start, value)
-            element.run()
-            self.introspects |= element.introspects
-            self.folders |= element.folders
-            self.names_in_folders = {**dict.fromkeys(element.names_in_folders, place), **self.names_in_folders}
-            for at, reason in element.unknown.items():
-                self.cannot_tell(place + f".<element>{element.shown(at)}", reason)
-            digest = element._digest()
-            digests.append(digest)
-            for own, found in ((self.modules, element.modules), (self.tensors, element.tensors)):
-                own += [(place + f".<element {digest}>{at.suffix}", value) for at, value in found]
-        self.fact(place, f"{tag} {sorted(digests)}")
-
     def apart(self, value: Any, **settings: Any) -> str:
         """The digest of a value in a walk of its own, with some settings changed."""
         walk = type(self)("", replace(self.settings, watch=None, in_order=True, **settings))
         walk.look(walk.start, value)
         walk.run()
         walk.record_modes(of_all=True)
-        return walk._digest()
+        return walk.digest()
 
-    def _digest(self) -> str:
+    def digest(self) -> str:
+        """The digest of all facts."""
         return digest_of(repr(sorted((self.key_of(place), text) for place, text in self.facts.items())))
 
     def watched_text(self, place: Place, value: Any, make: Callable[[Any], str]) -> str:
@@ -394,12 +395,12 @@ class Walk(ABC):
 
     def missing_file(self, path: str) -> None:
         """Watch whether a file appears where there is none, if the path looks like one."""
-        if self.settings.watch is not None and len(self._missing) < _MOST_MISSING and looks_like_path(path):
-            self._missing.append(path)
+        if self.settings.watch is not None and len(self.missing) < _MOST_MISSING and looks_like_path(path):
+            self.missing.append(path)
 
     def watch_missing_files(self) -> None:
         """Watch all paths where a file may appear, when all work is done."""
-        self._watch_files(self._missing)
+        self._watch_files(self.missing)
 
     def strings(self, place: Place, strings: Iterable[Any]) -> None:
         """Record the files that the strings, bytes and paths in a container name."""

@@ -2,6 +2,20 @@
 
 from tests.identity.edits.edit import Edit
 
+_GRAPH = """
+    class Node:
+        def __init__(self, n):
+            self.n = n
+            self.out = set()
+
+    def graph(n, other):
+        nodes = [Node(n), Node(5), Node(6)]
+        nodes[0].out.add(nodes[other])
+        nodes[1].out.add(nodes[0])
+        nodes[2].out.update(nodes)
+        return nodes
+"""
+
 EDITS = [
     Edit("tuple element", "(1, 3)", "(1, 4)", "v[1]"),
     Edit("list element", "[1, 3]", "[1, 4]", "v[1]", change="v[1] = 4"),
@@ -63,6 +77,9 @@ EDITS = [
                  one.n, two.n, one.other, two.other = n, 0, two, one
                  return one
          """),
+    Edit("nodes with sets of neighbours", "graph(3, 1)", "graph(4, 1)", "v[0].n", change="v[0].n = 4", setup=_GRAPH),
+    Edit("neighbour of a node", "graph(3, 1)", "graph(3, 2)", "v[1] in v[0].out", setup=_GRAPH,
+         change="v[0].out = {v[2]}"),
     Edit("dict keys", "{'a': 3}.keys()", "{'b': 3}.keys()", "'a' in v"),
     Edit("dict items", "{'a': 3}.items()", "{'a': 4}.items()", "dict(v)['a']"),
     Edit("deeply nested list", "nested(2000, 3)", "nested(2000, 4)", "innermost(v)",

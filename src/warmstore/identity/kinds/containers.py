@@ -1,4 +1,4 @@
-"""Rules of containers: sequences, mappings, sets, their weak counterparts, and other values that are a few values.
+"""Rules of containers: sequences, mappings, their weak counterparts, and other values that are a few values.
 
 The elements of a container are values of their own. Mutable containers are watched for changes.
 """
@@ -50,12 +50,6 @@ def _chain_map(walk: Walk, place: Place, value: Any) -> None:
     walk.items(place, "ChainMap", value.maps)
 
 
-@rule(set, frozenset)
-def _set(walk: Walk, place: Place, value: Any) -> None:
-    walk.watch(value)
-    walk.unordered(place, type(value).__name__, value)
-
-
 @rule(tuple)
 def _tuple(walk: Walk, place: Place, value: Any) -> None:
     walk.items(place, "tuple", value)
@@ -85,12 +79,6 @@ def _weak_reference(walk: Walk, place: Place, value: Any) -> None:
 def _weak_dict(walk: Walk, place: Place, value: Any) -> None:
     walk.watch(value.data)
     walk.pairs(place, type(value).__name__, value.items())
-
-
-@rule(weakref.WeakSet)
-def _weak_set(walk: Walk, place: Place, value: Any) -> None:
-    walk.watch(value.data)
-    walk.unordered(place, "WeakSet", list(value))
 
 
 @rule(slice)

@@ -23,6 +23,7 @@ from warmstore.identity.kinds import (
     opaque,
     progress_bars,
     registered,
+    sets,
     tables,
 )
 from warmstore.identity.kinds.registry import Rule, inert, rules
@@ -30,7 +31,7 @@ from warmstore.identity.object_state import has_identity, has_plain_state
 from warmstore.identity.places import Place
 from warmstore.identity.walk import Walk
 
-_FAMILIES = (arrays, callables, containers, objects, opaque, mutable_state, tables)
+_FAMILIES = (arrays, callables, containers, sets, objects, opaque, mutable_state, tables)
 """Importing these modules fills the table of rules."""
 
 _BASES: tuple[tuple[Any, Rule], ...] = (
