@@ -16,6 +16,7 @@ import struct
 import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -29,6 +30,7 @@ LONGEST_PATH = 1024
 """Bytes from this length on name no file."""
 _DEEPEST = 40
 _WORD = 1 << 64
+_MANTISSA_OF_X87 = 63  # bits: a long double then has 10 bytes, and is stored in 12 or 16
 _SAME_TYPE = 16  # a longer list becomes one text if all items have the same type
 
 
@@ -80,7 +82,9 @@ def _datetime(value: Any) -> str:
 def _scalar(value: np.generic) -> str:
     if value.dtype.hasobject:
         raise NotPlain
-    return f"numpy {dtype_text(value.dtype)} {value.tobytes().hex()}"
+    is_whole = counted_bytes(value.dtype) is None
+    content = value.tobytes() if is_whole else contiguous_bytes(np.asarray(value))
+    return f"numpy {dtype_text(value.dtype)} {content.hex()}"
 
 
 def _number(value: np.generic) -> str:
@@ -316,9 +320,33 @@ def dtype_text(dtype: np.dtype[Any]) -> str:
 
 
 def contiguous_bytes(array: np.ndarray[Any, Any]) -> Any:
-    """The elements of an array in logical order, as bytes."""
+    """The elements of an array in logical order, as bytes, without padding."""
     flat = np.ascontiguousarray(array).reshape(-1)
-    return flat.view(np.uint8).data if flat.itemsize and flat.size else b""
+    if not flat.itemsize or not flat.size:
+        return b""
+    counted = counted_bytes(flat.dtype)
+    found = flat.view(np.uint8)
+    return found.data if counted is None else found.reshape(len(flat), -1)[:, counted].tobytes()
+
+
+@lru_cache(maxsize=256)
+def counted_bytes(dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+    """Which bytes of an element hold its value, bool [itemsize]; None if all do. The others are whatever was there."""
+    counted = np.zeros(dtype.itemsize, np.bool_)
+    if dtype.subdtype is not None:
+        part = counted_bytes(dtype.base)
+        counted[:] = True if part is None else np.resize(part, len(counted))
+    elif dtype.names is not None:
+        for field in (dtype.fields or {}).values():
+            part = counted_bytes(field[0])
+            counted[field[1] : field[1] + field[0].itemsize] |= True if part is None else part
+    elif dtype.char in "gG" and np.finfo(dtype).nmant == _MANTISSA_OF_X87:
+        real = counted.reshape(2 if dtype.char == "G" else 1, -1)
+        real[:, :10] = True
+        counted = real[:, ::-1].reshape(-1) if not dtype.isnative else counted
+    else:
+        counted[:] = True
+    return None if counted.all() else counted
 
 
 def text_columns(array: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:

@@ -88,7 +88,8 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     if isinstance(cls, abc.ABCMeta):
         walk.watch_probe(lambda: list(map(id, _registered(cls))))
         if registered := _registered(cls):
-            walk.fact(place + " registered", ", ".join(sorted(walk.cls(subclass) for subclass in registered)))
+            # The set has another order in each process, and the walk numbers modules as it meets them.
+            walk.fact(place + " registered", ", ".join(map(walk.cls, sorted(registered, key=full_name))))
     walk.described.append((place, cls))
     walk.watch_code(vars(cls))
     walk.watch_cell(partial(getattr, cls, "__bases__"))

@@ -19,7 +19,7 @@ import xxhash
 
 from warmstore._native import floor, threads_for
 from warmstore.identity.named_files import FEW, FileStamps, TooManyFiles, first_parts
-from warmstore.identity.plain_data import LONGEST_PATH, text_columns
+from warmstore.identity.plain_data import LONGEST_PATH, contiguous_bytes, text_columns
 from warmstore.storage.array_types import Int64
 from warmstore.storage.file_times import settle_all
 
@@ -100,7 +100,7 @@ class RowHashes:
 
     def values(self, samples: np.ndarray[Any, Any]) -> UInt64:
         """Hashes of the rows."""
-        rows = np.ascontiguousarray(samples).reshape(-1).view(np.uint8)
+        rows = np.frombuffer(contiguous_bytes(samples), np.uint8)
         hashes = np.empty((len(samples), 2), np.uint64)
         for half, seed in enumerate(hashes_of_texts([self.layout])[0]):
             sums = np.zeros(len(samples), np.uint64)
