@@ -373,6 +373,8 @@ def _object(plain: PlainTexts, value: Any, depth: int) -> str:
     parts, depth = [], depth + 1
     for label, attribute in state.items():
         kind = type(attribute)
+        if not label.isidentifier():
+            label = repr(label)
         if kind is int:  # inline: most attributes are integers, and there may be millions
             parts.append(f"{label}={attribute}" if -_WORD < attribute < _WORD else f"{label}={_int(attribute)}")
         elif kind is str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -168,8 +168,8 @@ class Watch:
             self.add(own)
         for name in slots_of(type(value)):
             self.add_cell(partial(getattr, value, name, MISSING))
-        if isinstance(value, dict):
-            self.add(dict.values(value))
+        if isinstance(value, dict):  # of an OrderedDict, dict.values has another order
+            self.add((OrderedDict if isinstance(value, OrderedDict) else dict).values(value))
         elif isinstance(value, list | deque | set):
             self.add(value)
 

@@ -112,6 +112,14 @@ EDITS = [
          "import pandas as pd", needs=("pandas",)),
     Edit("index of a DataFrame", "pd.DataFrame({'a': [1]}, index=[3])", "pd.DataFrame({'a': [1]}, index=[4])",
          "v.index[0]", "import pandas as pd", change="v.index = [4]", needs=("pandas",)),
+    Edit("attribute of a DataFrame", "labelled(3)", "labelled(4)", "v.label", """
+             import pandas as pd
+
+             def labelled(n):
+                 found = pd.DataFrame({'a': [1, 3]})
+                 found.label = n
+                 return found
+         """, change="v.label = 4", needs=("pandas",)),
     Edit("type of a column", "pd.Series([1])", "pd.Series([1.0])", "v.dtype.kind == 'i'", "import pandas as pd",
          needs=("pandas",)),
     Edit("name of a Series", "pd.Series([1], name='a')", "pd.Series([1], name='ab')", "len(v.name)",

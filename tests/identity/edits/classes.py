@@ -221,6 +221,10 @@ EDITS = [
          "    def __init__(self, there):\n        if there:\n            self.n = 3\n", change="del v.n"),
     Edit("subclass for its base", "B()", "C()", "v.m()", "class B:\n    def m(self):\n        return 3\n\n"
          "class C(B):\n    def m(self):\n        return 4\n", change="v.__class__ = C"),
+    Edit("pair that getstate gives", "C({'n': 3}, {'n': 5})", "C({'n': 4}, {'n': 5})", "v.a['n']", "class C:\n"
+         "    def __init__(self, a, b):\n        self.a, self.b = a, b\n\n    def __getstate__(self):\n"
+         "        return self.a, self.b\n\n    def __setstate__(self, state):\n        self.a, self.b = state\n",
+         change="v.a = {'n': 4}"),
     Edit("attribute that getstate leaves out of a copy", "C(3)", "C(4)", "v.n", "class C:\n"
          "    def __init__(self, n):\n        self.n = n\n\n    def __getstate__(self):\n"
          "        return {'n': self.n}\n", change="v.n = 4"),

@@ -35,6 +35,20 @@ EDITS = [
     Edit("OrderedDict for dict", "{'a': 3}", "collections.OrderedDict(a=3)", "type(v) is dict"),
     Edit("OrderedDict order", "collections.OrderedDict(a=3, b=4)", "collections.OrderedDict(b=4, a=3)",
          "list(v.values())[0]", change="v.move_to_end('a')"),
+    Edit("order of a subclass of OrderedDict", "C(a=3, b=4)", "C(b=4, a=3)", "list(v.values())[0]",
+         setup="class C(collections.OrderedDict):\n    pass\n", change="v.move_to_end('a')"),
+    Edit("length limit of a subclass of deque", "C([1, 2], 2)", "C([1, 2], 3)", "v.maxlen",
+         setup="class C(collections.deque):\n    pass\n"),
+    Edit("attribute with an odd name", "many('a=1, b')", "many('a', 'b')", "len(vars(v[0]))", setup="""
+             class C:
+                 pass
+
+             def many(*names):
+                 found = C()
+                 for n, name in enumerate(names, 3 - len(names)):
+                     setattr(found, name, n)
+                 return [found] * 80
+         """),
     Edit("set element", "{1, 'a', 3}", "{1, 'a', 4}", "3 in v", change="v.discard(3)"),
     Edit("frozenset for set", "{1, 3}", "frozenset({1, 3})", "type(v) is set"),
     Edit("set for list", "[1, 3]", "{1, 3}", "type(v) is set"),

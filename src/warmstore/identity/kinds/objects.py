@@ -26,6 +26,7 @@ from warmstore.identity.object_state import (
     has_plain_state,
     is_heap_type,
     is_made_in_python,
+    slots_of,
 )
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
@@ -40,13 +41,13 @@ _OF_THIS_PROCESS = {
 
 _EXTENDED: dict[type, Callable[[Any], Any]] = {
     defaultdict: lambda value: (value.default_factory, dict(dict.items(value))),
-    OrderedDict: lambda value: dict(dict.items(value)),
+    OrderedDict: lambda value: dict(OrderedDict.items(value)),
     dict: lambda value: dict(dict.items(value)),
     list: lambda value: list(list.__iter__(value)),
     tuple: lambda value: tuple(tuple.__iter__(value)),
     set: lambda value: set(set.__iter__(value)),
     frozenset: lambda value: frozenset(frozenset.__iter__(value)),
-    deque: lambda value: list(deque.__iter__(value)),
+    deque: lambda value: deque(deque.__iter__(value), vars(deque)["maxlen"].__get__(value)),
     str: lambda value: str.__str__(value),
     bytes: lambda value: bytes(memoryview(value)),
     int: lambda value: int.__int__(value),
@@ -138,6 +139,9 @@ def record_object(walk: Walk, place: Place, value: Any) -> None:
         walk.cannot_tell(place, f"the state of a {kind.__module__}.{kind.__qualname__} cannot be read again ({error})")
         return
     _reduced(walk, place, kind, reduced)
+    if isinstance(value, BaseException):  # its pickle lacks this
+        walk.watch_cell(partial(getattr, value, "__cause__"))
+        walk.whole(place + ".__cause__", value.__cause__)
 
 
 def _reduced(walk: Walk, place: Place, kind: type, reduced: tuple[Any, ...]) -> None:
@@ -149,7 +153,8 @@ def _reduced(walk: Walk, place: Place, kind: type, reduced: tuple[Any, ...]) -> 
         walk.whole(place + ".<made by>", make)
     for at, argument in enumerate(args):
         walk.whole(place + f".<argument {at}>", argument)
-    if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):
+    is_of_slots = bool(slots_of(kind)) and not any("__getstate__" in vars(base) for base in kind.__mro__[:-1])
+    if is_of_slots and isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):
         state = {**(state[0] or {}), **state[1]}
     if isinstance(state, dict) and all(type(name) is str for name in state):
         walk.attributes(place, state)

@@ -52,6 +52,8 @@ def _pandas(walk: Walk, place: Place, value: Any) -> None:
     """Record a frame, series or index by its state, and by the files that its strings name."""
     record_object(walk, place, value)
     record_content(walk, place, value)
+    own = {name: part for name, part in vars(value).items() if not name.startswith("_")}
+    walk.attributes(place + ".<own>", own)  # pandas keeps no others, and pickles none
 
 
 def _polars(walk: Walk, place: Place, value: Any) -> None:
