@@ -43,7 +43,7 @@ _WITHOUT_TRACE = {"weight written past autograd", "weight written by NumPy", "pa
 _IN_TURN = {
     "exception", "bytearray", "array.array", "decimal context as a value", "random.Random", "annotation that is read",
     "docstring that is read", "requires_grad", "torch generator",
-    "name of the step", "annotations of the step", "docstring of the step",
+    "event that is asked", "name of the step", "annotations of the step", "docstring of the step",
 }  # fmt: skip
 """Those that modules, which look at less where they compute nothing, find in turn."""
 EACH = {"step": 2, "module": 1, "compiled": 1, "function": 1}  # places that any other edit is tried in

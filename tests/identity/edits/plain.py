@@ -103,6 +103,23 @@ EDITS = [
     Edit("type", "int", "float", "v is int"),
     Edit("generic alias", "list[int]", "list[float]", "v.__args__[0] is int"),
     Edit("union", "int | str", "int | float", "isinstance(0.5, v)"),
+    Edit("event that is asked", "event(True)", "event(False)", "v.is_set()", change="v.clear()", setup="""
+             def event(is_set):
+                 found = threading.Event()
+                 if is_set:
+                     found.set()
+                 return found
+         """),
+    Edit("extra of a logger adapter", "logging.LoggerAdapter(logging.getLogger('a'), {'n': 3})",
+         "logging.LoggerAdapter(logging.getLogger('a'), {'n': 4})", "v.extra['n']", setup="import logging\n",
+         change="v.extra['n'] = 4"),
+    Edit("cause of an exception", "caused(3)", "caused(4)", "v.__cause__.args[0]", change="v.__cause__ = OSError(4)",
+         setup="""
+             def caused(n):
+                 found = ValueError(1)
+                 found.__cause__ = OSError(n)
+                 return found
+         """),
     Edit("typing alias", "typing.Optional[int]", "typing.Optional[str]", "isinstance(3, typing.get_args(v)[0])"),
     Edit("bound of a type variable", "typing.TypeVar('X', bound=int)", "typing.TypeVar('X', bound=str)",
          "v.__bound__ is int"),

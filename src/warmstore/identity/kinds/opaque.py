@@ -25,10 +25,23 @@ _INERT_MODULES = frozenset(
 _INERT_CLASSES = frozenset((("tqdm.std", "TqdmDefaultWriteLock"), ("tqdm._monitor", "TMonitor")))
 
 rule(
-    type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event, threading.Semaphore,
+    type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore,
     threading.BoundedSemaphore, threading.Barrier, threading.Thread, logging.Logger, logging.RootLogger,
-    logging.LoggerAdapter, type(warnings.catch_warnings()), types.TracebackType,
+    type(warnings.catch_warnings()), types.TracebackType,
 )(inert)  # fmt: skip
+
+
+@rule(threading.Event)
+def _event(walk: Walk, place: Place, value: Any) -> None:
+    inert(walk, place, value)
+    walk.if_named(("is_set",), place, lambda: walk.state(place + ".is_set", lambda: str(value.is_set())))
+
+
+@rule(logging.LoggerAdapter)
+def _logger_adapter(walk: Walk, place: Place, value: Any) -> None:
+    inert(walk, place, value)
+    walk.watch_item(vars(value), "extra")
+    walk.if_named(("extra",), place, lambda: walk.whole(place + ".extra", value.extra))
 
 
 def is_inert(kind: type) -> bool:
