@@ -16,14 +16,15 @@ Load = Callable[..., ModuleType]
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
-    """Imports a text as a module of a package of the program, in whose folder there is the file `v.txt`."""
+    """Imports a text as a module of a package of the program, in whose folder there are files."""
 
     def load(text: str, name: str = "code") -> ModuleType:
         package = tmp_path / "own"
         package.mkdir(exist_ok=True)
         (package / "__init__.py").touch()
         (package / f"{name}.py").write_text(text)
-        for file in ("v.txt", f"{name}.json"):
+        (package / "data").mkdir(exist_ok=True)
+        for file in ("v.txt", f"{name}.json", "data/w.txt"):
             (package / file).write_text("1")
         importlib.invalidate_caches()
         return importlib.import_module(f"own.{name}")
@@ -48,6 +49,7 @@ BESIDE = {
     "a folder in an attribute": "from pathlib import Path\nclass C:\n"
     "    def __init__(self): self.root = str(Path(__file__).parent)\n"
     "    def get(self): return Path(self.root + '/v.txt').read_text()\nc = C()\ndef step(): return c.get()",
+    "a folder in a folder": HERE + "def step(): return (HERE / 'data' / 'w.txt').read_text()",
     "a suffix": "from pathlib import Path\ndef step(): return Path(__file__).with_suffix('.json').read_text()",
     "a spec": "from pathlib import Path\ndef step(): return (Path(__spec__.origin).parent / 'v.txt').read_text()",
     "the file of a module": "import own\nfrom pathlib import Path\n"
@@ -66,8 +68,8 @@ def test_a_file_beside_the_code_counts(name: str, load: Load) -> None:
     module = load(BESIDE[name])
     before, result = identify(module.step), module.step()
     assert identify(module.step).digest == before.digest
-    for file in ("v.txt", "code.json"):
-        Path(module.__file__).with_name(file).write_text("22")
+    for file in ("v.txt", "code.json", "data/w.txt"):
+        (Path(module.__file__).parent / file).write_text("22")
     after = identify(module.step)
     assert module.step() != result
     assert after.digest != before.digest
@@ -103,12 +105,13 @@ def test_a_file_that_is_only_written_does_not_count(
         "def save(a, path): pass\ndef load(path): pass\n"
         "def step(x): save(x, 'a.txt')\n"
         "def nested(x): save(load('a.txt'), 'b.txt')\n"
+        "def log(x): open('a.txt', mode='a', encoding='utf-8').write(x)\n"
         "def both(x):\n    save(x, 'a.txt')\n    return load('a.txt')\n"
     )
-    before = [identify(step).digest for step in (module.step, module.nested, module.both)]
+    before = [identify(step).digest for step in (module.step, module.log, module.nested, module.both)]
     Path("a.txt").write_text("1")
-    after = [identify(step).digest for step in (module.step, module.nested, module.both)]
-    assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, False]
+    after = [identify(step).digest for step in (module.step, module.log, module.nested, module.both)]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, True, False, False]
 
 
 def test_the_name_of_the_file_of_the_code_counts(load: Load) -> None:

@@ -46,6 +46,9 @@ _WRITERS = frozenset(
 )  # fmt: skip
 """Functions and methods that write the file that an argument names, and do not read it."""
 
+_WRITING_MODES = frozenset(("w", "wb", "wt", "a", "ab", "at"))
+"""Modes in which `open` does the same."""
+
 
 @dataclass(frozen=True)
 class CodeFacts:
@@ -186,8 +189,11 @@ class _Reader:
             elif instruction.value in _QUERIES and found[at + 1 : at + 2] != [("CALL", 0)]:
                 self.queries = True
             elif isinstance(instruction.value, str) and instruction.value in _WRITERS:
-                constants = [found[argument].value for argument in _arguments_of_call(found, at)]
-                self.written.update(text for text in constants if isinstance(text, str))
+                self.written.update(_constants_of_call(found, at))
+            elif instruction.value == "open":
+                constants = _constants_of_call(found, at)
+                mode = next((number for number, text in enumerate(constants) if text in _WRITING_MODES), 0)
+                self.written.update(constants[:mode])
             if instruction.name in _LOADS_GLOBAL:
                 chains = self._chain(found, at, str(instruction.value))
                 self.globals.setdefault(str(instruction.value), set()).update(chains)
@@ -316,6 +322,12 @@ def _arguments_of_call(found: list[Instruction], at: int) -> list[int]:
         del stack[len(stack) - taken :]
         stack += [[position] if name == "LOAD_CONST" or name in _LOADS_GLOBAL else [] if is_call else parts] * put
     return []
+
+
+def _constants_of_call(found: list[Instruction], at: int) -> list[str]:
+    """The texts among the arguments of a call; see `_arguments_of_call`."""
+    values = (found[position].value for position in _arguments_of_call(found, at))
+    return [value for value in values if isinstance(value, str)]
 
 
 def _skipped(found: list[Instruction]) -> set[int]:

@@ -11,13 +11,13 @@ import inspect
 import os
 import stat
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from warmstore.identity.named_files import FEW, first_parts, located, looks_like_path
+from warmstore.identity.named_files import FEW, first_parts, located, looks_like_path, stat_of
 from warmstore.identity.object_state import MISSING, content_of, full_name
 from warmstore.identity.origin import (
     INSTALLED,
@@ -52,6 +52,10 @@ _RESOURCES = frozenset(
      "pkg_resources", "__spec__", "__loader__", "__package__")
 )  # fmt: skip
 """Names that code uses where it finds files of its package."""
+
+
+_MOST_FOLDERS = 64
+"""In so many folders are names looked up that stand for folders in others."""
 
 
 def read_function(walk: Walk, place: Place, function: FunctionType, origin: Origin) -> None:
@@ -250,35 +254,46 @@ def _folders_of(module: Any) -> list[str]:
 def read_named_files(walk: Walk) -> None:
     """Queue the recording of the files that the followed code may read by names, at the end of a walk.
 
-    A name counts in each folder that any code or value names, and in the working directory.
+    A name counts in each folder that code or values name, in the folders in these that have names, too, and in the
+    working directory.
     """
-    folders, names = [*walk.folders], [*walk.names_in_folders.items()]
-    is_large = len(folders) * len(names) > FEW
-    firsts = first_parts(folders) if is_large else None
-    for text, place in names if folders else ():
-        if (firsts is None or text.lstrip("/").partition("/")[0] in firsts) and (paths := _files_in(folders, text)):
-            at = place + f".<beside {text!r}>"
-            walk.later(at, partial(walk.strings if paths[1:] else walk.file, at, paths if paths[1:] else paths[0]))
-        for path in _paths_in(folders, text) if not is_large and looks_like_path(text) else ():
-            if not os.path.isfile(path):  # noqa: PTH113
-                walk.missing_file(path)
+    names = {
+        text: text.lstrip("/")  # `root + "/words.txt"`
+        for text in walk.names_in_folders
+        if text.strip("./") and not (text.startswith("/") and os.path.exists(text))  # noqa: PTH110
+    }
+    folders = [*walk.folders]
+    files: dict[str, list[str]] = {}
+    for folder in folders:  # grows
+        for text, path, found in _named_in(walk, folder, names):
+            if stat.S_ISREG(found.st_mode):
+                files.setdefault(text, []).append(path)
+            elif len(folders) < _MOST_FOLDERS and path not in folders:
+                folders.append(path)
+    for text, paths in files.items():
+        at = walk.names_in_folders[text] + f".<beside {text!r}>"
+        walk.later(at, partial(walk.strings if paths[1:] else walk.file, at, paths if paths[1:] else paths[0]))
     for place, text in walk.named_files:
-        # The working directory of the program may be the folder of the file, or another.
-        if not any(os.path.samefile(located(text)[0], path) for path in _files_in(folders, text)):  # noqa: PTH121
-            at = place + f".<{text!r}>"
-            walk.later(at, partial(walk.file, at, text))
+        at = place + f".<{text!r}>"
+        walk.later(at, partial(_read_named_file, walk, at, text, files.get(text, ())))
 
 
-def _files_in(folders: Sequence[str], name: str) -> list[str]:
-    """The files in folders that a text names."""
-    return [path for path in _paths_in(folders, name) if os.path.isfile(path)]  # noqa: PTH113
+def _named_in(walk: Walk, folder: str, names: Mapping[str, str]) -> Iterator[tuple[str, str, os.stat_result]]:
+    """The names of files and folders in a folder: the texts that have them, the paths, and the results of `os.stat`."""
+    firsts = first_parts([folder]) if len(names) > FEW else None
+    for text, name in names.items():
+        if firsts is None or name.partition("/")[0] in firsts:
+            path = f"{folder}/{name}"
+            if (found := stat_of(path)) is not None:
+                yield text, path, found
+            elif firsts is None and walk.settings.watch is not None and looks_like_path(text):
+                walk.missing_file(path)
 
 
-def _paths_in(folders: Sequence[str], name: str) -> list[str]:
-    """The paths in folders that a text names, which may begin with a separator: `root + "/words.txt"`."""
-    if not name.strip("./") or (name.startswith("/") and os.path.exists(name)):  # noqa: PTH110
-        return []
-    return [os.path.join(folder, name.lstrip("/")) for folder in folders]  # noqa: PTH118
+def _read_named_file(walk: Walk, place: Place, text: str, others: Sequence[str]) -> None:
+    """Record a file in the working directory, which may be the folder of the program in which it was found, or not."""
+    if not any(os.path.samefile(located(text)[0], other) for other in others):  # noqa: PTH121
+        walk.file(place, text)
 
 
 def _may_be_name(text: str) -> bool:
