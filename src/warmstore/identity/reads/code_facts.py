@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
+from typing import Any
 
 import xxhash
 
@@ -33,6 +34,8 @@ _LOADS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _LOADS_LOCAL = ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_BORROW")
 _LOADS_FREE = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _LOADS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+_STORES_LOCAL = ("STORE_FAST", "STORE_DEREF", "DELETE_FAST", "DELETE_DEREF")
+_CONTAINS = opcode.opmap["CONTAINS_OP"]
 _NEUTRAL_FLAGS = inspect.CO_NESTED | 0x4000000  # CO_HAS_DOCSTRING, from Python 3.13 on
 _OF_CLASS_BODIES = ("__doc__", "__firstlineno__", "__static_attributes__", "__qualname__", "__module__")
 _SEES_LOCAL_NAMES = frozenset(("locals", "vars", "dir"))
@@ -48,6 +51,8 @@ _WRITERS = frozenset(
 
 _WRITING_MODES = frozenset(("w", "wb", "wt", "a", "ab", "at"))
 """Modes in which `open` does the same."""
+
+_TAKE_TEXTS = _QUERIES | _WRITERS | {"open"}
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,7 @@ class _Reader:
     def read(self, code: CodeType) -> str:
         """Collect the uses of names. Returns the digest of the code."""
         found = list(instructions(code))
-        self.targets = jump_targets(code) if any(name == "CONTAINS_OP" for name, _ in found) else frozenset()
+        self.targets = jump_targets(code) if _CONTAINS in code.co_code[::2] else frozenset()
         self._uses(code, found)
         return self._digest(code, found)
 
@@ -175,7 +180,7 @@ class _Reader:
         self.strings += _strings_in(value)
         return text
 
-    def _uses(self, code: CodeType, found: list[Instruction]) -> None:
+    def _uses(self, code: CodeType, found: list[Any]) -> None:
         cells = {*code.co_cellvars, *code.co_freevars}
         named: set[int] = set()  # positions of attributes that are read of globals
         of_locals: set[int] = set()
@@ -183,66 +188,78 @@ class _Reader:
         if "__class__" in code.co_freevars:  # super() without arguments uses both
             for name in ("__class__", *code.co_varnames[:1]):
                 self.variables.setdefault(name, set()).add(WHOLE)
-        for at, instruction in enumerate(found):
-            if instruction.name == "LOAD_CONST":
-                self.loaded.update(_strings_in(instruction.value))
-            elif instruction.value in _QUERIES and found[at + 1 : at + 2] != [("CALL", 0)]:
-                self.queries = True
-            elif isinstance(instruction.value, str) and instruction.value in _WRITERS:
-                self.written.update(_constants_of_call(found, at))
-            elif instruction.value == "open":
-                constants = _constants_of_call(found, at)
-                mode = next((number for number, text in enumerate(constants) if text in _WRITING_MODES), 0)
-                self.written.update(constants[:mode])
-            if instruction.name in _LOADS_GLOBAL:
-                chains = self._chain(found, at, str(instruction.value))
-                self.globals.setdefault(str(instruction.value), set()).update(chains)
-                after = at + 1 + max(map(len, chains), default=0)
-                named.update(range(at + 1, after))
-                for argument in _arguments_of_call(found, after - 1) if chains else ():
-                    if found[argument].name in _LOADS_GLOBAL:
-                        self.passed.add((_dotted(found, at), _dotted(found, argument)))
-            elif instruction.name in _LOADS_LOCAL or instruction.name in _LOADS_FREE:
-                name = str(instruction.value)
-                if instruction.name in _LOADS_LOCAL and name in cells:
+        for at, (instruction, value) in enumerate(found):
+            if instruction in _LOADS_LOCAL or instruction in _LOADS_FREE:
+                if value in cells and instruction in _LOADS_LOCAL:
                     continue  # from Python 3.13 on: a nested function gets the cell
-                chains = self._chain(found, at, name)
-                self.variables.setdefault(name, set()).update(chains)
+                chains = self._chain(found, at)
+                self.variables.setdefault(value, set()).update(chains)
                 of_locals.update(range(at + 1, at + 1 + max(map(len, chains), default=0)))
-            elif instruction.name in ("STORE_FAST", "STORE_DEREF", "DELETE_FAST", "DELETE_DEREF"):
+            elif instruction == "LOAD_CONST":
+                if value is not None:
+                    self.loaded.update(_strings_in(value))
+            elif instruction in _LOADS_GLOBAL:
+                chains = self._chain(found, at)
+                self.globals.setdefault(value, set()).update(chains)
+                last = at + max(map(len, chains), default=0)
+                named.update(range(at + 1, last + 1))
+                self._call(found, at, last)
+            elif instruction in _STORES_LOCAL:
                 # The variable has another value afterwards.
-                self.variables.setdefault(str(instruction.value), set()).add(WHOLE)
-            elif instruction.name == "IMPORT_NAME":
+                self.variables.setdefault(value, set()).add(WHOLE)
+            elif instruction == "IMPORT_NAME":
                 self._import(found, at)
-            elif instruction.name in _LOADS_ATTRIBUTE and at not in named:
-                self.loose.add(str(instruction.value))
-                if at not in of_locals:
-                    self.of_results.add(str(instruction.value))
+            elif instruction in _LOADS_ATTRIBUTE:
+                if value in _TAKE_TEXTS:
+                    self._texts(found, at)
+                if at not in named:
+                    self.loose.add(value)
+                    if at not in of_locals:
+                        self.of_results.add(value)
 
-    def _chain(self, found: list[Instruction], at: int, variable: str) -> set[Chain]:
+    def _call(self, found: list[Any], at: int, last: int) -> None:
+        """Collect the arguments of a call of the global that instruction `at` loads, or of its attribute at `last`."""
+        if found[at][1] in _TAKE_TEXTS:
+            self._texts(found, at)
+        for argument in _arguments_of_call(found, last):
+            if found[argument][0] in _LOADS_GLOBAL:
+                self.passed.add((_dotted(found, at), _dotted(found, argument)))
+
+    def _texts(self, found: list[Any], at: int) -> None:
+        """Collect the texts that a function takes which writes files or runs queries."""
+        name = found[at][1]
+        texts = [found[argument][1] for argument in _arguments_of_call(found, at)]
+        texts = [text for text in texts if isinstance(text, str)]
+        if name in _QUERIES:
+            self.queries |= found[at + 1 : at + 2] != [("CALL", 0)]
+        elif name == "open":
+            mode = next((number for number, text in enumerate(texts) if text in _WRITING_MODES), 0)
+            self.written.update(texts[:mode])
+        else:
+            self.written.update(texts)
+
+    def _chain(self, found: list[Any], at: int) -> set[Chain]:
         """The attributes that are read of the value that instruction `at` loads."""
-        after = at + 1
-        rest = found[after : after + 2]
-        if rest and rest[0].name in ("STORE_ATTR", "DELETE_ATTR"):
-            self.stored.setdefault(variable, set()).add(str(rest[0].value))
+        following, name = found[at + 1]
+        if following in ("STORE_ATTR", "DELETE_ATTR"):
+            self.stored.setdefault(found[at][1], set()).add(name)
             return set()
-        if len(rest) == 2 and rest[0].name == "COPY" and rest[0].value == 1 and rest[1].name in _LOADS_ATTRIBUTE:
-            self.stored.setdefault(variable, set()).add(str(rest[1].value))  # self.x += 1
-            return {(str(rest[1].value),)}
-        chain = _dotted(found, at)[1:]
-        self.asked.add((variable, chain, self._asked_for(found, at, after + len(chain))))
-        return {chain}
+        if following == "COPY" and name == 1 and found[at + 2][0] in _LOADS_ATTRIBUTE:
+            self.stored.setdefault(found[at][1], set()).add(found[at + 2][1])  # self.x += 1
+            return {(found[at + 2][1],)}
+        variable, *chain = _dotted(found, at)
+        self.asked.add((variable, tuple(chain), self._asked_for(found, at, at + 1 + len(chain))))
+        return {tuple(chain)}
 
-    def _asked_for(self, found: list[Instruction], at: int, after: int) -> str | None:
+    def _asked_for(self, found: list[Any], at: int, after: int) -> str | None:
         """The constant of a look-up by name: `environ["A"]`, `getenv("A")`, `"A" in environ`."""
-        following = found[after] if after < len(found) else None
-        if following is not None and following.name == "CONTAINS_OP" and at:
+        following, constant = found[after]
+        if following == "CONTAINS_OP" and at:
             # `(A or "B") in environ` jumps to what follows the constant.
-            following = found[at - 1] if at not in self.targets else None
-        elif following is None or following.name != "LOAD_CONST" or not _is_looked_up(found, after):
+            following, constant = found[at - 1] if at not in self.targets else (following, None)
+        elif following != "LOAD_CONST" or not isinstance(constant, str) or not _is_looked_up(found, after):
             return None
-        constant = following.value if following is not None and following.name == "LOAD_CONST" else None
-        return constant if isinstance(constant, str) else None
+        return constant if following == "LOAD_CONST" and isinstance(constant, str) else None
 
     def _import(self, found: list[Instruction], at: int) -> None:
         level = next((load.value for load in found[max(at - 2, 0) : at] if isinstance(load.value, int)), 0)
@@ -294,15 +311,15 @@ def _is_looked_up(found: list[Instruction], at: int) -> bool:
     return False
 
 
-def _dotted(found: list[Instruction], at: int) -> Chain:
+def _dotted(found: list[Any], at: int) -> Chain:
     """The variable that instruction `at` loads, and the attributes that are read of it one after another."""
     after = at + 1
-    while after < len(found) and found[after].name in _LOADS_ATTRIBUTE:
+    while found[after][0] in _LOADS_ATTRIBUTE:  # a load is never the last instruction
         after += 1
-    return tuple(str(instruction.value) for instruction in found[at:after])
+    return tuple([value for _, value in found[at:after]])
 
 
-def _arguments_of_call(found: list[Instruction], at: int) -> list[int]:
+def _arguments_of_call(found: list[Any], at: int) -> list[int]:
     """The positions of the constants and globals in the arguments of the call of what instruction `at` loads.
 
     Those in the arguments of other calls among them are left out. None where code jumps in between.
@@ -322,12 +339,6 @@ def _arguments_of_call(found: list[Instruction], at: int) -> list[int]:
         del stack[len(stack) - taken :]
         stack += [[position] if name == "LOAD_CONST" or name in _LOADS_GLOBAL else [] if is_call else parts] * put
     return []
-
-
-def _constants_of_call(found: list[Instruction], at: int) -> list[str]:
-    """The texts among the arguments of a call; see `_arguments_of_call`."""
-    values = (found[position].value for position in _arguments_of_call(found, at))
-    return [value for value in values if isinstance(value, str)]
 
 
 def _skipped(found: list[Instruction]) -> set[int]:
