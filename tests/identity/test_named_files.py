@@ -130,3 +130,13 @@ def test_a_moved_checkout_is_the_same(load: Load, tmp_path: Path, monkeypatch: p
     monkeypatch.syspath_prepend(folder)
     importlib.invalidate_caches()
     assert identify(importlib.import_module("own.code").step).digest == before
+
+
+@pytest.mark.parametrize("code", ["import os\ndef step(): return os.getcwd()", HERE + "def step(): return Path.cwd()"])
+def test_the_working_directory_counts_where_code_asks_for_it(
+    code: str, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = load(code).step
+    before = identify(step)
+    monkeypatch.chdir(tmp_path / "own")
+    assert before.digest != identify(step).digest

@@ -292,6 +292,10 @@ class Walk(ABC):
         if is_new:
             self.setting_of_thread(place, decimal_context_text)
 
+    def working_directory(self) -> None:
+        """Record the working directory, which code asks for."""
+        self.state(self.root(("settings", "cwd"), "working directory")[0], os.getcwd)
+
     def cannot_tell(self, place: Place, reason: str) -> None:
         """Record that the value at a place has no identity, and why."""
         if self._is_ignored(place):

@@ -6,7 +6,6 @@ Functions, classes and modules themselves have places of their own; `warmstore.i
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import types
 import typing
@@ -86,7 +85,7 @@ def _builtin(walk: Walk, place: Place, value: Any) -> None:
     if isinstance(holder, types.ModuleType) and origin_of(holder).is_program:
         walk.fact(place + ".<module>", walk.module(holder))  # the code of the function is out of reach
     if name in ("getcwd", "getcwdb") and module in ("posix", "nt"):
-        walk.state(walk.root(("settings", "cwd"), "working directory")[0], os.getcwd)
+        walk.working_directory()
     if module == "torch" or name.startswith("_VariableFunctionsClass."):
         from warmstore.identity.kinds import torch_objects
 

@@ -12,6 +12,7 @@ import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
@@ -230,6 +231,8 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
         return
     if not origin.is_program:
         walk.cls(cls)
+        if name == "cwd" and issubclass(cls, PurePath):
+            walk.working_directory()
     raw = static(cls, name)
     walk.watch_cell(partial(static, cls, name))
     named, module = walk.name_of(cls)
