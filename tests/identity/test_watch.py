@@ -191,6 +191,42 @@ def test_the_files_of_many_names_are_looked_at_in_turn(tmp_path):
         assert watch.has_moved()
 
 
+class Table(dict):
+    """A dict of the program."""
+
+
+class Ordered(collections.OrderedDict):
+    """Another one, which has an order of its own."""
+
+
+@pytest.mark.parametrize(
+    ("value", "change"),
+    [
+        (Table(a=1), lambda table: table.__setitem__("b", table.pop("a"))),
+        (Ordered(a=1, b=1), lambda table: table.move_to_end("a")),
+        (np.array(["a"] * 9, object), lambda array: array.__setitem__(5, "b")),
+        (np.array(["a"] * 20_000, object), lambda array: array.__setitem__(5, "b")),
+        (np.array(["a"] * 20_000, object)[::2], lambda array: array.__setitem__(5, "b")),
+        (np.array([("a", 1)] * 9, [("name", object), ("number", int)]), lambda array: array["number"].fill(2)),
+        (np.array(["a"] * 4, object), lambda array: array.resize((2, 2), refcheck=False)),
+        (np.zeros((300, 500)), lambda array: array.resize((500, 300), refcheck=False)),
+        (np.zeros((300, 500)), lambda array: array.setflags(write=False)),
+    ],
+    ids=["key", "order", "object", "many objects", "strided", "fields", "form of objects", "form", "read-only"],
+)
+def test_containers_and_large_arrays_of_all_kinds(value, change):
+    watch = watched(value)
+    before = walk_over(value, called=False).facts
+    assert not watch.has_moved(exactly=True)
+    change(value)
+    assert watch.has_moved(exactly=True)
+    after = walk_over(value, watch=watch, called=False)
+    assert {after.key_of(place): text for place, text in after.facts.items()} != {
+        after.key_of(place): text for place, text in before.items()
+    }
+    assert not watch.has_moved(exactly=True)
+
+
 EXACTLY = {
     "small array": lambda m: m.array.__setitem__(0, 7),
     "attribute renamed": lambda m: vars(m.config).__setitem__("other", vars(m.config).pop("slotted")),

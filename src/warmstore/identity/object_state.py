@@ -7,6 +7,8 @@ import struct
 from types import MemberDescriptorType
 from typing import Any
 
+import numpy as np
+
 _POINTER = struct.calcsize("P")
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: types that are made while the program runs
 _COPYING = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
@@ -20,6 +22,11 @@ def full_name(thing: Any) -> str:
     """The module and qualified name of a function or class. Spawned processes call `__main__` by another name."""
     module = str(thing.__module__)
     return f"{'__main__' if module == '__mp_main__' else module}.{thing.__qualname__}"
+
+
+def pointers(objects: Any) -> Any:
+    """The addresses of the objects in an array. They compare a hundred times faster than the objects."""
+    return np.frombuffer(objects, np.intp) if len(objects) else objects
 
 
 def attributes_of(value: Any) -> dict[str, Any]:

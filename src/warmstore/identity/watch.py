@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from warmstore.identity.object_state import MISSING, slots_of
+from warmstore.identity.object_state import MISSING, pointers, slots_of
 from warmstore.identity.plain_data import array_text
 
 SHARE = 0.01
@@ -41,6 +41,9 @@ _REMADE = frozenset((int, str, bytes))
 """Types of values that are the same where they are equal."""
 
 _version_of, _strides_of = attrgetter("_version"), methodcaller("stride")
+form_of = attrgetter("shape", "strides", "dtype", "flags.writeable")
+"""What an array is beside its content."""
+
 _Make = Callable[[Any], str]
 
 
@@ -52,6 +55,7 @@ class _Content:
     stamp: Any
     text: str
     make: _Make
+    form: Any
     is_known: bool = True
 
 
@@ -158,7 +162,7 @@ class Watch:
         began = self._clock()
         now = text()
         state = _State(int((self._clock() - began) * _RATE))
-        self._contents[id(state)] = _Content(state, None, now, lambda _: text())
+        self._contents[id(state)] = _Content(state, None, now, lambda _: text(), None)
 
     def add_attributes(self, value: Any) -> None:
         """Watch the attributes of an object and, in subclasses of builtin containers, its elements."""
@@ -169,7 +173,9 @@ class Watch:
         for name in slots_of(type(value)):
             self.add_cell(partial(getattr, value, name, MISSING))
         if isinstance(value, dict):  # of an OrderedDict, dict.values has another order
-            self.add((OrderedDict if isinstance(value, OrderedDict) else dict).values(value))
+            base: type[dict[Any, Any]] = OrderedDict if isinstance(value, OrderedDict) else dict
+            self.add(base.keys(value))
+            self.add(base.values(value))
         elif isinstance(value, list | deque | set):
             self.add(value)
 
@@ -209,12 +215,13 @@ class Watch:
         now = self._contents.get(key)
         if now is None or now.value is not value:
             stamp, known = _stamp(value), self._known.get(key)
-            if known is not None and known.value is not value:
+            form = form_of(value) if isinstance(value, np.ndarray) else None
+            if known is not None and (known.value is not value or known.form != form):
                 known = None
             text = self._text(value, stamp, known, make, place in self._left_at)
             if text == LEFT:
                 self._left[key] = value
-            now = self._contents[key] = _Content(value, stamp, text, make)
+            now = self._contents[key] = _Content(value, stamp, text, make, form)
         return now.text
 
     def _text(self, value: Any, stamp: Any, known: _Content | None, make: _Make, is_left: bool) -> str:
@@ -365,6 +372,7 @@ class _Settled:
         self._cells = list(added.cells)
         self._read = [read() for read in self._cells]
         self._probes = [(probe, probe()) for probe in added.probes]
+        self._forms = [(c.value, c.form) for c in contents if c.form and c.text != LEFT and _size(c.value) > _SMALL]
         tensors = [content.value for content in contents if content.stamp is not None and content.text != LEFT]
         # Tensors of inference mode have no version. They cannot be written to outside of it either.
         self._versioned = [tensor for tensor in tensors if not tensor.is_inference()]
@@ -403,6 +411,7 @@ class _Settled:
             or [*map(tuple, self._mappings)] != self._keys
             or (self._large and self.has_moved_in_large())
             or (self._probes and any(probe() != text for probe, text in self._probes))
+            or any(form_of(array) != form for array, form in self._forms)
             or (self._has_tensors and [*map(_strides_of, self._strided)] != self._strides)
         )
 
@@ -421,11 +430,6 @@ def _is_same(now: Any, before: Any) -> bool:
 
 def _dict_of(value: Any) -> Any:
     return getattr(value, "__dict__", None)
-
-
-def pointers(objects: Any) -> Any:
-    """The addresses of objects. They compare a hundred times faster than the objects."""
-    return np.frombuffer(objects, np.intp) if len(objects) else objects
 
 
 def _size(value: Any) -> int:

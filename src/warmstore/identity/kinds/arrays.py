@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import mmap
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from warmstore.identity.kinds.registry import rule
 from warmstore.identity.named_files import content_of, stat_of
@@ -17,8 +19,9 @@ from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import array_text, dtype_text, layout_text, texts_in
 from warmstore.identity.walk import Walk
-from warmstore.identity.watch import LEFT
+from warmstore.identity.watch import LEFT, form_of
 
+_AT_ONCE = 1 << 17  # bytes. Every check looks at arrays of objects up to this size
 _OF_MASK = frozenset(("_mask", "_sharedmask", "_fill_value", "_basedict"))
 """Attributes of masked arrays that are recorded otherwise, or that say how to copy."""
 
@@ -27,7 +30,11 @@ _OF_MASK = frozenset(("_mask", "_sharedmask", "_fill_value", "_basedict"))
 def _array(walk: Walk, place: Place, value: Any) -> None:
     if value.dtype.hasobject:
         walk.fact(place, f"array {dtype_text(value.dtype)} {value.shape}")
-        walk.watch(value.flat)
+        walk.watch_probe(partial(form_of, value))
+        if value.nbytes <= _AT_ONCE:
+            walk.watch_cell(value.tobytes)  # the addresses of its elements
+        elif walk.settings.watch is not None:
+            walk.settings.watch.add_state(lambda: xxhash.xxh3_128_hexdigest(value.tobytes()))
         walk.whole(place + ".<elements>", value.reshape(-1).tolist())
         return
     base = value

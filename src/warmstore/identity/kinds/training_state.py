@@ -20,9 +20,9 @@ from torch import nn
 
 from warmstore.identity.instructions import instructions
 from warmstore.identity.kinds.module_modes import with_helpers
+from warmstore.identity.object_state import pointers
 from warmstore.identity.places import Place
 from warmstore.identity.walk import Walk
-from warmstore.identity.watch import pointers
 
 BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 """Hooks of the backward pass of a module."""

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from warmstore._native import floor
+from warmstore.identity.object_state import pointers
 from warmstore.identity.origin import PYTHON, WARMSTORE, Origin, origin_of
 from warmstore.identity.patches.bindings import bindings_of
 from warmstore.identity.patches.candidates import DATA, Installed, ModuleSearch, PatchCandidate
-from warmstore.identity.watch import pointers
 from warmstore.storage.locks import is_held
 
 
