@@ -3,9 +3,12 @@
 import dataclasses
 import functools
 import inspect
+import operator
 import os
 import random
+import sys
 import threading
+import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -470,6 +473,48 @@ class TestCode:
         monkeypatch.undo()
         assert f(2) == 6
         assert f.cache.stats().hits == 1
+
+    def test_what_appears_later_counts(self, keep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        def module(number: int) -> types.ModuleType:
+            made = types.ModuleType("warmstore_late")
+            made.number = number  # type: ignore[attr-defined]
+            return made
+
+        class Late:
+            pass
+
+        late, own = Late(), module(1)
+        monkeypatch.setitem(sys.modules, "warmstore_late", own)
+
+        def imported() -> int:
+            import warmstore_late  # type: ignore[import-not-found]
+
+            return int(warmstore_late.number)
+
+        def missing() -> int:
+            try:
+                return int(late.number)  # type: ignore[attr-defined]
+            except AttributeError:
+                return 0
+
+        f, g = keep(imported), keep(missing)
+        assert (f(), g()) == (1, 0)
+        monkeypatch.setitem(sys.modules, "warmstore_late", module(2))
+        Late.__getattr__ = lambda self, name: 7  # type: ignore[attr-defined]
+        assert (f(), g()) == (2, 7)
+
+    def test_a_constructor_counts_where_code_asks_for_the_class_by_its_name(self, keep: Any) -> None:
+        class Made(torch.nn.Module):
+            number = 1
+
+            def __init__(self) -> None:
+                super().__init__()
+
+        made = Made()
+        f = keep(lambda: operator.attrgetter("__class__")(made)().number)
+        assert f() == 1
+        Made.__init__ = lambda self: self.__dict__.update(number=2)  # type: ignore[method-assign]
+        assert f() == 2
 
     def test_a_closure_counts(self, keep: Any) -> None:
         factor = 2

@@ -163,6 +163,7 @@ def _read_module(walk: Walk, module: ModuleType, place: Place, name: str, rest: 
         walk.cannot_tell(at, REFUSED_MODULES[module.__name__])
         return
     if name not in vars(module):
+        walk.watch_item(vars(module), "__getattr__")
         if origin.is_program and "__getattr__" in vars(module):
             walk.module(module)
             return
@@ -311,6 +312,7 @@ def _read_object(walk: Walk, value: Any, place: Place, name: str, rest: Chain) -
             _read_bound(walk, at + ".<cached property>", raw.func, value, place)
     elif raw is None:
         walk.fact(at, "missing")
+        walk.watch_cell(partial(static, kind, "__getattr__"))  # it would find the attribute
     elif isinstance(raw, FunctionType):
         _read_bound(walk, at, raw, value, place)
         if rest:

@@ -42,12 +42,14 @@ CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
 """These count only where code may make another object of a class; an existing object has been made already."""
 
 _MAKERS = frozenset(("__init__", "__new__", "__class__", "type", "replace", "copy", "deepcopy"))
+_MAKERS_BY_NAME = frozenset(name for name in _MAKERS if name.startswith("__"))  # in a text, as for `getattr`
 _WHEN_MADE = ("__init__", "__new__", "__setstate__")
 
 
 def may_make_others(function: FunctionType) -> bool:
     """Whether code uses a name by which it may construct an object of the class of an existing one, or copy one."""
-    names = facts_of(function.__code__).names & _MAKERS
+    facts = facts_of(function.__code__)
+    names = facts.names & _MAKERS | _MAKERS_BY_NAME.intersection(facts.strings)
     return bool(names - {"__init__"} if function.__name__ in _WHEN_MADE else names)
 
 

@@ -62,6 +62,9 @@ def read_imports(walk: Walk, function: FunctionType, facts: CodeFacts) -> None:
     for name, imported, level in facts.imports:
         at, _ = walk.root(("import", package if level else "", level, name, imported), f"import {'.' * level}{name}")
         module = import_module("." * level + name, package if level else "")
+        full_name = module.__name__ if level and module is not None else name
+        for part in {full_name, full_name.partition(".")[0]}:
+            walk.watch_item(sys.modules, part)
         if module is None:
             walk.fact(at, "cannot be imported")
             continue
