@@ -121,7 +121,7 @@ EDITS = [
          _CONFIG.replace("self.n = n", "self.n = n\n            self.twice = lambda: 9"), change="v.twice = lambda: 9"),
     Edit("docstring that is read", "Config(3)", None, "len(type(v).__doc__)", _CONFIG,
          _CONFIG.replace("What is set.", "What was set."), change="type(v).__doc__ = 'What was set.'"),
-    Edit("annotation that is read", "Config(3)", None, "'int' in str(typing.get_type_hints(type(v)))",
+    Edit("annotation of a class that is read", "Config(3)", None, "'int' in str(typing.get_type_hints(type(v)))",
          "class Config:\n    a: int\n\n    def __init__(self, n):\n        pass\n",
          "class Config:\n    a: str\n\n    def __init__(self, n):\n        pass\n",
          change="type(v).__annotations__['a'] = str"),
