@@ -23,10 +23,11 @@ from warmstore.identity.origin import PYTHON_ORIGIN
 from warmstore.identity.patches import Patches
 from warmstore.identity.places import Names
 from warmstore.identity.reads import read_called
-from warmstore.identity.walk import Walk, WalkSettings
+from warmstore.identity.walk import Walk
+from warmstore.identity.walk_settings import WalkSettings
 from warmstore.identity.watch import Watch
 
-RULES = 2
+RULES = 3
 """Version of the rules that make identities. Identities by different rules are never equal."""
 
 _SHOWN = 3
@@ -153,7 +154,7 @@ def walking(
     walk.run()
     walk.record_modes()
     if watch is not None:
-        walk.watch_missing_files()
+        walk.watch_files(walk.missing)  # when all work is done
         watch.settle()
 
 

@@ -17,14 +17,13 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from warmstore.identity import named_files
-from warmstore.identity.named_files import Files, looks_like_path
+from warmstore.identity.named_files import looks_like_path
 from warmstore.identity.nested_sets import NestedSets
 from warmstore.identity.object_state import MISSING
 from warmstore.identity.origin import Origin
-from warmstore.identity.patches import Patches
 from warmstore.identity.places import Names, Place
 from warmstore.identity.plain_data import BYTES, NAMES_A_FILE, atom_text, decimal_context_text, digest_of
-from warmstore.identity.watch import Watch
+from warmstore.identity.walk_settings import WalkSettings
 
 EXPANDED = 64
 """Larger containers of plain data become one fact."""
@@ -36,39 +35,6 @@ _LOCALS = "<locals>."
 _STRUCTURE = frozenset(".[](<")  # characters of places
 _SHOW_ORDER = ("vars", "globals", "__dict__")
 _NAMELESS = frozenset(("", "__main__", "__mp_main__", "builtins"))
-
-
-@dataclass(frozen=True)
-class WalkSettings:
-    """Options of a walk.
-
-    Args:
-        ignore: Places that do not count, as facts show them.
-        root: Files below this folder count relative to it.
-        files: Whether files count by size and time, "stat", or by "content".
-        tensors: "content", or "layout" for inputs of compiled code.
-        watch: Records what to check for changes, and remembers the texts of tensors and arrays.
-        folders: Whether the files in a folder that an argument names count, if there are at most 256.
-        elsewhere: Absolute paths of folders whose files count by other means.
-        patches: What the program has put into installed modules.
-        draws: Whether the state of a default random generator counts where code draws from it.
-        is_called_here: Whether the thread that looks also calls the object: settings of the thread are then watched.
-        modes: Whether torch's modes of gradients, inference and autocast count where code uses torch.
-        in_order: Whether the order of attributes counts in any case: code that other walks follow may see it.
-    """
-
-    ignore: frozenset[str] = frozenset()
-    root: str | None = None
-    files: Files = "stat"
-    tensors: str = "content"
-    watch: Watch | None = None
-    folders: bool = False
-    elsewhere: Collection[str] = ()
-    patches: Patches | None = None
-    draws: bool = True
-    is_called_here: bool = False
-    modes: bool = False
-    in_order: bool = False
 
 
 @dataclass
@@ -402,10 +368,6 @@ class Walk(ABC):
         if self.settings.watch is not None and len(self.missing) < _MOST_MISSING and looks_like_path(path):
             self.missing.append(path)
 
-    def watch_missing_files(self) -> None:
-        """Watch all paths where a file may appear, when all work is done."""
-        self._watch_files(self.missing)
-
     def strings(self, place: Place, strings: Iterable[Any]) -> None:
         """Record the files that the strings, bytes and paths in a container name."""
         firsts, found = None, {}
@@ -422,9 +384,10 @@ class Walk(ABC):
         if found:
             # Each text has the path, and the order of the strings in a set differs between processes.
             self.fact(place + ".<files>", f"{len(found)} {digest_of(repr(sorted(found.values())))}")
-            self._watch_files(list(found))
+            self.watch_files(list(found))
 
-    def _watch_files(self, paths: list[str]) -> None:
+    def watch_files(self, paths: list[str]) -> None:
+        """Watch whether the files at some paths are written to, replaced or removed, or others appear."""
         if self.settings.watch is None or not paths:
             return
         self._files_watched += len(paths)

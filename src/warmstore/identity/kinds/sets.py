@@ -13,7 +13,8 @@ from typing import Any
 from warmstore.identity.kinds.registry import rule
 from warmstore.identity.nested_sets import NestedSets, SetElement
 from warmstore.identity.places import Place
-from warmstore.identity.walk import Walk, WalkSettings
+from warmstore.identity.walk import Walk
+from warmstore.identity.walk_settings import WalkSettings
 
 _MOST = 64  # walks over one element
 _TANGLED = "the elements of its sets refer to each other in too many ways; define __identity__ on their class"
