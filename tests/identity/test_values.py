@@ -249,6 +249,12 @@ def test_the_order_of_attributes_counts_where_code_may_see_it() -> None:
     assert identify_samples([(turned, torch.ones(1))]).name != identify_samples([(settings, torch.ones(1))]).name
 
 
+def test_the_order_of_the_methods_of_a_data_set_does_not_count() -> None:
+    methods = {"__len__": lambda self: 2, "__getitem__": lambda self, at: at, "scale": lambda self: 3}
+    sources = [type("Data", (), dict(order))() for order in (methods.items(), reversed(methods.items()))]
+    assert len({identify_samples(source).name for source in sources}) == 1
+
+
 def test_a_progress_bar_counts_by_its_items_and_by_what_code_names() -> None:
     bar = pytest.importorskip("tqdm").tqdm(total=5, file=io.StringIO())
 

@@ -282,16 +282,16 @@ class Walk(ABC):
 
     def attributes(self, place: Place, attributes: dict[str, Any]) -> None:
         """Record attributes by name. Names such as "a.b" are quoted: their places are no others' then."""
-        self.order(place, attributes)
+        self.order(place, attributes, in_any_case=self.settings.in_order)
         for name in sorted(attributes, key=str):
             is_word = type(name) is str and _STRUCTURE.isdisjoint(name)
             self.whole(place + (f".{name}" if is_word else f".<{name!r}>"), attributes[name])
 
-    def order(self, place: Place, names: Iterable[str]) -> None:
+    def order(self, place: Place, names: Iterable[str], *, in_any_case: bool = False) -> None:
         """Record the order of the attributes of an object, class or module, if followed code may see it."""
         if len(listed := list(names)) > 1:
             at, text = place + ".<order>", f"{listed}"
-            if self.settings.in_order:
+            if in_any_case:
                 self.fact(at, text)
             else:
                 self.if_named(_SHOW_ORDER, place, partial(self.fact, at, text))

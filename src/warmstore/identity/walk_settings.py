@@ -26,7 +26,7 @@ class WalkSettings:
         draws: Whether the state of a default random generator counts where code draws from it.
         is_called_here: Whether the thread that looks also calls the object: settings of the thread are then watched.
         modes: Whether torch's modes of gradients, inference and autocast count where code uses torch.
-        in_order: Whether the order of attributes counts in any case: code that other walks follow may see it.
+        in_order: Whether the order of objects' attributes counts in any case: other walks follow code that may see it.
     """
 
     ignore: frozenset[str] = frozenset()
