@@ -22,7 +22,7 @@ from warmstore.records.format.manifest import holds_store, read_manifest
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
 
-_RULES = 2
+_RULES = 3
 """Version of the rules of fingerprints: those of identities, and what of a call counts. A change of either is another
 version, so that a cache that was filled under the earlier rules is no error."""
 
