@@ -70,8 +70,9 @@ def test_killed_while_filling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, m
 
 def test_worker_processes_killed_while_filling(tmp_path: Path) -> None:
     def deadly(index: int) -> Any:
-        if index == 33 and not (tmp_path / "died").exists():
-            (tmp_path / "died").touch()
+        mark = tmp_path / f"{index} has died"  # a computed name: a file that code names by a constant counts
+        if index == 33 and not mark.exists():
+            mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return make(index, "dict")
 
