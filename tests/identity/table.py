@@ -42,7 +42,7 @@ _WITHOUT_TRACE = {"weight written past autograd", "weight written by NumPy", "pa
 """Edits of living programs that are found in turn, and at once only where the program is wrapped again."""
 _IN_TURN = {
     "exception", "bytearray", "array.array", "decimal context as a value", "random.Random", "annotation that is read",
-    "docstring that is read", "requires_grad", "torch generator",
+    "annotation of a class that is read", "docstring that is read", "requires_grad", "torch generator",
     "event that is asked", "name of the step", "annotations of the step", "docstring of the step",
 }  # fmt: skip
 """Those that modules, which look at less where they compute nothing, find in turn."""
