@@ -103,6 +103,7 @@ def array_subclass(walk: Walk, place: Place, value: Any) -> None:
     walk.attributes(place, {name: part for name, part in vars(value).items() if not is_masked or name not in _OF_MASK})
     if is_masked:
         walk.whole(place + ".fill_value", value.fill_value)
+        walk.watch_read(partial(getattr, value, "fill_value"))  # is set in place
     if value.dtype.hasobject:
         walk.whole(place + ".<array>", value.view(np.ndarray))
         if is_masked:
