@@ -128,13 +128,13 @@ def _stamp(found: os.stat_result | None) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, *((found.st_size, found.st_mtime_ns) if is_file else ())
 
 
-def first_parts(folders: Sequence[str] = ()) -> frozenset[str] | None:
-    """The first parts of all paths that exist: "", "~", and the names in the working directory and in `folders`.
+def first_parts(folders: Sequence[str] = (".",)) -> frozenset[str] | None:
+    """The first parts of all paths in some folders that exist: "", "~", and the names in these folders.
 
     None if they cannot be told: a folder cannot be listed, or ignores the case of names.
     """
     found = {"", ".", "..", "~"}
-    for folder in (".", *folders):
+    for folder in folders:
         try:
             names = os.listdir(folder)  # noqa: PTH208  names alone, a million times
         except OSError:

@@ -190,7 +190,7 @@ class TextHashes:
             return None
         if any(map(self.files.stamp, texts[:_FIRST])):
             return None
-        firsts = first_parts(self.files.folders)
+        firsts = first_parts((".", *self.files.folders))
         if firsts is None:
             return None
         # Looking up a text in a set takes several times as long as a bit of its hash in a table.
