@@ -80,5 +80,4 @@ class CallSettings:
 
 
 def _look(name: str, value: Any, ignore: Collection[str], watch: Watch) -> Walk:
-    options: dict[str, Any] = {"ignore": ignore, "watch": watch, "patches": Patches()}
-    return walk_over(value, name=name, called=False, in_order=True, **options)
+    return walk_over(value, name=name, ignore=ignore, called=False, watch=watch, patches=Patches(), in_order=True)

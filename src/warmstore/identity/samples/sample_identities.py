@@ -416,8 +416,9 @@ class _TooMuchError(Exception):
 
 
 def _walked(sample: Any, stamps: FileStamps) -> str:
-    options: dict[str, Any] = {"root": stamps.root, "files": stamps.files, "patches": Patches()}
-    walk = walk_over(sample, name="sample", called=False, in_order=True, **options)
+    walk = walk_over(
+        sample, name="sample", root=stamps.root, files=stamps.files, called=False, patches=Patches(), in_order=True
+    )
     if len(walk.facts) > _MOST_FACTS:
         raise _TooMuchError
     if walk.unknown:
