@@ -282,7 +282,7 @@ class Walk(ABC):
 
     def attributes(self, place: Place, attributes: dict[str, Any]) -> None:
         """Record attributes by name. Names such as "a.b" are quoted: their places are no others' then."""
-        self.order(place, attributes, in_any_case=self.settings.in_order)
+        self.order(place, attributes, in_any_case=self.settings.read_elsewhere)
         for name in sorted(attributes, key=str):
             is_word = type(name) is str and _STRUCTURE.isdisjoint(name)
             self.whole(place + (f".{name}" if is_word else f".<{name!r}>"), attributes[name])
@@ -319,7 +319,7 @@ class Walk(ABC):
 
     def apart(self, value: Any, **settings: Any) -> str:
         """The digest of a value in a walk of its own, with some settings changed."""
-        walk = type(self)("", replace(self.settings, watch=None, in_order=True, **settings))
+        walk = type(self)("", replace(self.settings, watch=None, read_elsewhere=True, **settings))
         walk.look(walk.start, value)
         walk.run()
         walk.record_modes(of_all=True)

@@ -26,7 +26,8 @@ class WalkSettings:
         draws: Whether the state of a default random generator counts where code draws from it.
         is_called_here: Whether the thread that looks also calls the object: settings of the thread are then watched.
         modes: Whether torch's modes of gradients, inference and autocast count where code uses torch.
-        in_order: Whether the order of objects' attributes counts in any case: other walks follow code that may see it.
+        read_elsewhere: Whether other walks follow the code that reads the object. What counts only where code reads it,
+            such as the order of attributes and hooks of the backward pass, then counts in any case.
     """
 
     ignore: frozenset[str] = frozenset()
@@ -40,4 +41,4 @@ class WalkSettings:
     draws: bool = True
     is_called_here: bool = False
     modes: bool = False
-    in_order: bool = False
+    read_elsewhere: bool = False

@@ -84,8 +84,9 @@ EDITS = [
          setup="def made(n):\n    found = torch.ones(1)\n    found.grad = torch.tensor([n])\n    return found\n"),
     Edit("attribute of a tensor with an underscore", "made(3)", "made(4)", "v._tag", change="v._tag = 4", layout=True,
          setup="def made(tag):\n    found = torch.ones(2)\n    found._tag = tag\n    return found\n"),
-    Edit("requires_grad of a parameter", "nn.Parameter(torch.ones(1))",
-         "nn.Parameter(torch.ones(1), requires_grad=False)", "v.requires_grad", change="v.requires_grad_(False)"),
+    Edit("requires_grad of a parameter", "[nn.Parameter(torch.ones(1))]",  # in a list, so that no module has it
+         "[nn.Parameter(torch.ones(1), requires_grad=False)]", "v[0].requires_grad",
+         change="v[0].requires_grad_(False)"),
     Edit("gradient of a parameter", "made(3.0)", "made(4.0)", "v.grad[0]", layout=True, refusable=True,
          change="v.grad = torch.tensor([4.0])",
          setup="""

@@ -80,4 +80,4 @@ class CallSettings:
 
 
 def _look(name: str, value: Any, ignore: Collection[str], watch: Watch) -> Walk:
-    return walk_over(value, name=name, ignore=ignore, called=False, watch=watch, patches=Patches(), in_order=True)
+    return walk_over(value, name=name, ignore=ignore, called=False, watch=watch, patches=Patches(), read_elsewhere=True)

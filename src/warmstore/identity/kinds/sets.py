@@ -34,7 +34,7 @@ def _weak_set(walk: Walk, place: Place, value: Any) -> None:
 
 def _record(walk: Walk, place: Place, tag: str, values: Any) -> None:
     found: list[SetElement] = []
-    settings = replace(walk.settings, in_order=True)
+    settings = replace(walk.settings, read_elsewhere=True)
     for value in values:
         element = _walked(walk, value, settings)
         if element is None:

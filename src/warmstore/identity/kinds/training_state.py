@@ -1,7 +1,8 @@
 """What hangs on tensors and modules of torch without a difference to most results.
 
 This is whether tensors require gradients, their gradients, hooks of the backward pass and of state dicts, which buffers
-are saved, and attributes of tensors with an underscore. It counts only where followed code reads it by its name.
+are saved, and attributes of tensors with an underscore. It counts only where followed code reads it by its name, and
+of modules and parameters also where other walks follow the code.
 """
 
 from __future__ import annotations
@@ -60,17 +61,20 @@ def record_training_state(walk: Walk) -> bool:
                 walk.whole(place + f".{name}", vars(value)[name])
                 has_more = True
     counts = walk.settings.tensors == "content"  # otherwise the gradients that compiled code is for are recorded
-    is_backward = counts and not _OF_BACKWARD.isdisjoint(names)
-    if counts and (not _OF_GRADIENTS.isdisjoint(names) or (walk.settings.modes and _has_fast_path(walk))):
-        known = [each for each in walk.tensors if _has_flags(each[1])]
+    elsewhere = walk.settings.read_elsewhere  # plain tensors have all recorded there
+    is_backward = counts and (elsewhere or not _OF_BACKWARD.isdisjoint(names))
+    reads = not _OF_GRADIENTS.isdisjoint(names) or (walk.settings.modes and _has_fast_path(walk))
+    if counts and (elsewhere or reads):
+        known = [each for each in walk.tensors if (reads or type(each[1]) is not torch.Tensor) and _has_flags(each[1])]
         new = [each for each in known if walk.is_new(each[1], ("gradients", is_backward), each[0])]
         for place, value in new:
             _record_gradients(walk, place, value, is_backward=is_backward)
         if new:
             _watch_gradients(walk, [value for _, value in new], is_backward=is_backward)
         has_more |= bool(new)
-    for reads, holders in ((is_backward, BACKWARD_HOOKS), (not _OF_STATES.isdisjoint(names), _HOOKS_OF_STATES)):
-        for place, module in walk.modules if reads else ():
+    reads_states = elsewhere or not _OF_STATES.isdisjoint(names)
+    for counted, holders in ((is_backward, BACKWARD_HOOKS), (reads_states, _HOOKS_OF_STATES)):
+        for place, module in walk.modules if counted else ():
             if walk.is_new(module, holders, place):
                 _record_module(walk, place, vars(module), holders)
                 has_more = True

@@ -417,7 +417,13 @@ class _TooMuchError(Exception):
 
 def _walked(sample: Any, stamps: FileStamps) -> str:
     walk = walk_over(
-        sample, name="sample", root=stamps.root, files=stamps.files, called=False, patches=Patches(), in_order=True
+        sample,
+        name="sample",
+        root=stamps.root,
+        files=stamps.files,
+        called=False,
+        patches=Patches(),
+        read_elsewhere=True,
     )
     if len(walk.facts) > _MOST_FACTS:
         raise _TooMuchError
@@ -427,7 +433,7 @@ def _walked(sample: Any, stamps: FileStamps) -> str:
 
 
 def _look_at_source(source: Any, options: Mapping[str, Any], watch: Watch) -> Walk:
-    return walk_over(source, name="source", called=False, watch=watch, in_order=True, **options)
+    return walk_over(source, name="source", called=False, watch=watch, read_elsewhere=True, **options)
 
 
 def as_a_whole(recorded: RecordedIdentity, each_of: EachOf, version: str | None) -> SampleIdentities:
