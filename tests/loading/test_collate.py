@@ -139,7 +139,8 @@ def test_everything_goes_to_torch(store: ws.RecordStore) -> None:
 
 
 def test_stacking_keeps_dtypes() -> None:
-    assert stack([np.float32(1), np.float32(2)]).dtype == np.float32
+    for dtype in (np.float16, np.float32, np.longdouble):
+        assert stack([dtype(1), dtype(2)]).dtype == dtype
     assert stack([np.zeros(2, np.float16), np.zeros(2, np.float16)]).dtype == np.float16
     assert isinstance(stack([np.zeros(2, np.float16), np.zeros(2)]), list)
     assert stack([b"a", b"bc"]) == [b"a", b"bc"]

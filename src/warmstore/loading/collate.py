@@ -196,7 +196,8 @@ def _stacked(samples: list[Any]) -> Any:
 def _array_of(values: list[Any]) -> np.ndarray[Any, Any] | None:
     """Numbers as an array; None for integers that no dtype holds, of which NumPy makes rounded floats or objects."""
     array = np.asarray(values)
-    if array.dtype.kind not in "fO" or not array.size or (array.dtype.kind == "f" and not (abs(array) >= 2**63).any()):
+    may_be_rounded = array.dtype == object or (array.dtype == np.float64 and (abs(array) >= 2**63).any())
+    if not array.size or not may_be_rounded:
         return array
     whole = np.asarray(values, object)
     if not all(isinstance(value, int | np.integer) for value in whole.flat):
