@@ -12,11 +12,16 @@ from typing import Any
 import pytest
 
 import warmstore as ws
+from warmstore.functions import large_values
+from warmstore.loading.prefetch import shared_segments
+from warmstore.replicate.fetch_process import FetchProcess
 from warmstore.storage import interrupts
 from warmstore.storage.files import PLAIN, file_lock
 from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.lease import is_locked
 from warmstore.storage.locks import ReentrantFileLock
+from warmstore.storage.memory import buffer_pool, private_pages
+from warmstore.storage.reading_lease import ReadingLease
 
 Made = tuple[AbstractContextManager[Any], Path]
 """A context that takes a lock, and the locked file."""
@@ -163,3 +168,13 @@ def test_no_signal_is_held_back_for_ever_whatever_line_of_a_section_another_come
                 assert done == [each]
             line += 1
     assert line > 20
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [ReadingLease, buffer_pool.Lease, private_pages._Pages, shared_segments._Lent, large_values._Open, FetchProcess],
+)
+def test_an_object_ends_quietly_whose_constructor_was_interrupted(cls: Any) -> None:
+    views = private_pages._Pages.count
+    cls.__new__(cls).__del__()
+    assert private_pages._Pages.count == views

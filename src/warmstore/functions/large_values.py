@@ -15,11 +15,13 @@ LARGE = 256 << 10
 class _Open:
     """An open file, closed with the last value in it."""
 
+    descriptor = -1  # also where the file could not be opened
+
     def __init__(self, path: str) -> None:
         self.descriptor = PLAIN.open(path)
 
     def __del__(self) -> None:
-        if hasattr(self, "descriptor"):
+        if self.descriptor >= 0:
             PLAIN.close(self.descriptor)
 
 

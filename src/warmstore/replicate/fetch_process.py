@@ -27,10 +27,11 @@ class FetchProcess:
         files: the `RemoteFiles` of the block caches.
     """
 
+    _process: subprocess.Popen[bytes] | None = None  # also where the constructor was interrupted
+
     def __init__(self, files: "Files") -> None:
         self._files = files
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
 
     def fetch(self, folder: Path, pages: Int64, *, ahead: bool) -> None:
         """`BlockCache.fetch` of the cache in a folder.

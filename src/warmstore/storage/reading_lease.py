@@ -18,8 +18,9 @@ class ReadingLease:
     A folder that is missing, or whose file system has no locks of folders, has no such lease.
     """
 
+    _descriptor = -1  # also where the constructor was interrupted
+
     def __init__(self, folder: Path) -> None:
-        self._descriptor = -1
         with contextlib.suppress(OSError):
             self._descriptor = _opened(folder)
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)

@@ -39,6 +39,8 @@ class _Memory:
 class _Lent:
     """Holds the memory of a segment for the arrays over it; `release` is called after the last of them."""
 
+    _pid = -1  # also where the constructor was interrupted
+
     def __init__(self, memory: _Memory, length: int, *, by_flag: bool) -> None:
         self._memory = memory
         self._by_flag = by_flag

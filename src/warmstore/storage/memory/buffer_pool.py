@@ -32,6 +32,8 @@ _IDLE = 5.0
 class Lease:
     """Owns a block of memory for the arrays over it, and returns it to the pool after the last of them."""
 
+    _owner: "BufferPool | None" = None  # also where the constructor was interrupted
+
     def __init__(self, block: Bytes, length: int, owner: "BufferPool") -> None:
         self._block = block
         self._owner = owner
@@ -39,7 +41,7 @@ class Lease:
         self.__array_interface__ = {"data": data, "shape": (length,), "typestr": "|u1", "version": 3}
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not _ending():  # at the end the names of this module are gone
+        if self._owner is not None and not _ending():  # at the end the names of this module are gone
             self._owner.give_back(self._block)
 
 

@@ -20,16 +20,18 @@ class _Pages:
     """Owns a mapping, and releases it after the last array over it."""
 
     count = 0
+    _length = 0  # also where the constructor was interrupted
 
     def __init__(self, address: int, length: int) -> None:
         self._address = address
-        self._length = length
         self.__array_interface__ = {"data": (address, False), "shape": (length,), "typestr": "|u1", "version": 3}
         _Pages.count += 1
+        self._length = length
 
     def __del__(self, _release: Any = release) -> None:
-        _Pages.count -= 1
-        _release(self._address, self._length)
+        if self._length:
+            _Pages.count -= 1
+            _release(self._address, self._length)
 
 
 def private_pages(descriptor: int, offset: int, length: int) -> Bytes | None:
