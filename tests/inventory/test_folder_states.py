@@ -122,6 +122,17 @@ def test_folders_that_are_gone_are_forgotten_and_those_named_must_exist(tmp_path
         find([path])
 
 
+def test_a_registered_folder_that_was_moved_behind_a_link_is_listed_once(tmp_path: Path) -> None:
+    path = features(tmp_path / "old" / "caches", "net")
+    (tmp_path / "old").rename(tmp_path / "new")
+    (tmp_path / "old").symlink_to(tmp_path / "new")
+    features(tmp_path / "new" / "caches", "net")
+    assert len(registered()) == 2
+    (found,) = [folder for folder in find() if folder.path.name == "net"]
+    assert found.path == tmp_path / "new" / "caches" / "net" != path
+    assert found.opened == max(entry.opened for entry in registered())
+
+
 def test_a_copy_of_a_remote(tmp_path: Path) -> None:
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
     path = store(tmp_path / "store")
