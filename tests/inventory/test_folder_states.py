@@ -133,6 +133,24 @@ def test_a_registered_folder_that_was_moved_behind_a_link_is_listed_once(tmp_pat
     assert found.opened == max(entry.opened for entry in registered())
 
 
+def test_a_default_place_that_cannot_be_looked_at_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = features(tmp_path / "caches", "net")
+    closed, stat = tmp_path / "closed" / "compiled", os.stat
+
+    def refuse(path: Any, *args: Any, **options: Any) -> Any:
+        if not isinstance(path, int) and Path(path) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, *args, **options)
+
+    monkeypatch.setenv("WARMSTORE_CACHE_DIR", str(closed))
+    monkeypatch.setattr(os, "stat", refuse)
+    assert path in {folder.path for folder in find()}
+    with pytest.raises(OSError, match="closed/compiled"):
+        find([closed])
+
+
 def test_a_copy_of_a_remote(tmp_path: Path) -> None:
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
     path = store(tmp_path / "store")

@@ -1,8 +1,11 @@
 """The doctor says what is wrong with a machine, and changes nothing."""
 
+import errno
+import os
 import pwd
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.inventory.making import compiled
@@ -48,6 +51,24 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("disk of home", "registry", "compile cache"):
         assert not found[name][0]
         assert "home directory" in found[name][1]
+
+
+def test_folders_that_this_user_may_not_look_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, stat = tmp_path / "closed", os.stat
+
+    def refuse(path: Any, *args: Any, **options: Any) -> Any:
+        if not isinstance(path, int) and closed in Path(os.fsdecode(path)).parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, *args, **options)
+
+    closed.mkdir(0o500)
+    monkeypatch.setenv("XDG_STATE_HOME", str(closed / "state"))
+    monkeypatch.setenv("WARMSTORE_CACHE_DIR", str(closed / "compiled"))
+    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != closed)
+    found = said()
+    assert found["registry"] == (False, f"{closed / 'state/warmstore/folders'}: 0 folders; {closed} cannot be written")
+    assert str(closed / "compiled") in found["compile cache"][1]
 
 
 def test_trouble_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,9 +50,9 @@ def find(folders: Iterable[Path] = ()) -> list[FoundFolder]:
     found: dict[tuple[Path, str], FoundFolder] = {}
     for place in chosen or [*opened, *_default_places()]:
         real = _real(place)
-        if not real.is_dir():
-            if chosen:
-                raise NotAStore(f"{place} is not a folder")
+        if chosen and not real.is_dir():
+            raise NotAStore(f"{place} is not a folder")
+        if not os.path.isdir(real):  # noqa: PTH112 - `is_dir` raises where this user may not look
             continue
         for kind, path in _below(real):
             found.setdefault((path, kind), FoundFolder(kind, path, opened.get(path, 0.0)))
