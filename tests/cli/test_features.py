@@ -124,6 +124,19 @@ class TestClear:
         with ws.FeatureCache(folder, "c") as cache:
             assert len(cache) == 2
 
+    def test_one_that_is_in_use_does_not_keep_the_others(self, folder: Path) -> None:
+        first, second = find_caches(folder / "a%2Fb")
+        with ws.FeatureCache(folder, "a/b") as cache:
+            cache.put_batch([9], Model(1.0)(torch.ones(1, 3)))
+            cache.flush()
+            code, said, aside = run("features", "clear", folder, "--json", "--yes")
+        found = json.loads(said)
+        assert (code, found["removed"]) == (1, [str(second), str(folder / "c")])
+        (failure,) = found["failures"]
+        assert str(first) in failure
+        assert f"Error: {failure}" in aside
+        assert find_caches(folder) == [first]
+
     def test_in_json(self, folder: Path) -> None:
         code, said, aside = run("features", "clear", folder / "c", "--json", "--yes")
         found = json.loads(said)
