@@ -167,6 +167,12 @@ def test_caches_are_merged(folder: Path) -> None:
     assert (code, error.count("\n")) == (1, 1)
 
 
+def test_nothing_is_merged_into_a_folder_of_caches(folder: Path) -> None:
+    code, said, error = run("features", "merge", folder, folder / "c")
+    assert (code, said) == (1, "")
+    assert error == f"Error: {folder} is a folder of caches; name one of them, such as {folder / 'a%2Fb'}\n"
+
+
 def test_structures_of_every_kind(tmp_path: Path) -> None:
     with ws.FeatureCache(tmp_path, "id", lists="per_sample") as cache:
         output: Any = [torch.ones(2, 3), None, torch.max(torch.ones(2, 3), 1), [torch.ones(1), torch.ones(2)]]

@@ -12,7 +12,7 @@ from warmstore.cli.command_group import noun
 from warmstore.cli.named_objects import named_object
 from warmstore.cli.options import Json, Progress, Yes
 from warmstore.cli.tables import answer, console, echo, print_json
-from warmstore.errors import WarmstoreError, message_of
+from warmstore.errors import NotAStore, WarmstoreError, message_of
 from warmstore.storage.humanize import format_size
 
 Cache = Annotated[
@@ -68,7 +68,9 @@ def merge(
     from warmstore.features.keyed.cache_versions import id_name
 
     folder = cache.absolute()
-    find_caches(folder)  # raises
+    first = find_caches(folder)[0]
+    if first.parent != folder.parent:
+        raise NotAStore(f"{cache} is a folder of caches; name one of them, such as {first}")
     with FeatureCache(folder.parent, unquote(id_name(folder)), versions="new") as opened:
         merged = opened.merge(other, progress=progress)
     damaged = f", {merged.damaged:,} are damaged and left out" if merged.damaged else ""
