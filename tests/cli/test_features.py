@@ -99,6 +99,18 @@ def test_inspect_of_a_damaged_cache(folder: Path) -> None:
     assert "not known" in said
 
 
+def test_inspect_does_not_count_bytes_of_evicted_samples(tmp_path: Path) -> None:
+    with ws.FeatureCache(tmp_path, "small", max_size="4MB") as cache:
+        for first in range(0, 400, 20):
+            cache.put_batch(range(first, first + 20), torch.rand(20, 5000))
+            cache.flush()
+        assert cache.stats().evicted
+    _, said, _ = run("store", "inspect", tmp_path / "small", "--json")
+    found = json.loads(said)
+    assert 0 < found["records"] < 400
+    assert [field["bytes"] / found["records"] for field in found["fields"]] == [16 + 8, 5000 * 4 + 8]
+
+
 class TestClear:
     def test_asks(self, folder: Path) -> None:
         code, said, _ = run("features", "clear", folder / "a%2Fb", answer="n\n")
