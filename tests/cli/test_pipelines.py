@@ -67,6 +67,13 @@ def test_a_plan_is_printed_and_drawn(module: str, name: str, tmp_path: Path) -> 
     assert len(list((tmp_path / "cache").glob("profile-*.json"))) == 1
 
 
+def test_the_folder_of_a_plan_is_no_markup(module: str) -> None:
+    told = ["--disk", "100MB", "--folder", "runs[/b]", "--workers", "0", "--seconds", "0.1"]
+    done = runner().invoke(app, ["pipelines", "plan", f"{module}:pipeline", *told], env={"COLUMNS": "140"})
+    assert done.exit_code == 0, done.output
+    assert "runs[/b]." in done.output
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
