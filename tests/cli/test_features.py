@@ -71,6 +71,15 @@ def test_stats_as_json(folder: Path) -> None:
     assert len(json.loads(run("features", "stats", folder / found[1]["version"], "--json")[1])) == 1
 
 
+def test_the_working_directory_is_the_cache_of_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = find_caches(folder / "a%2Fb")[0]
+    (cache / "below").mkdir()
+    whole = run("features", "stats", cache, "--json")[1]
+    for place, name in ((cache, "."), (cache / "below", "..")):
+        monkeypatch.chdir(place)
+        assert run("features", "stats", name, "--json") == (0, whole, "")
+
+
 def test_inspect_recognises_a_cache(folder: Path) -> None:
     code, said, _ = run("store", "inspect", folder / "a%2Fb", columns=120)
     assert code == 0
