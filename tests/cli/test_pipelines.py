@@ -78,6 +78,7 @@ def test_the_folder_of_a_plan_is_no_markup(module: str) -> None:
     ("name", "says"),
     [
         ("{}", "must be MODULE:NAME"),
+        ("./{}.py:pipeline", "must be MODULE:NAME, such as train:pipeline, with the module as it is imported"),
         ("{}:missing", "has no 'missing'"),
         ("nowhere_to_be_found:x", "no module 'nowhere_to_be_found'"),
         ("{}:number", "is a int"),
