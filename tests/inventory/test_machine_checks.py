@@ -3,6 +3,8 @@
 import errno
 import os
 import pwd
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +71,25 @@ def test_folders_that_this_user_may_not_look_at(tmp_path: Path, monkeypatch: pyt
     found = said()
     assert found["registry"] == (False, f"{closed / 'state/warmstore/folders'}: 0 folders; {closed} cannot be written")
     assert str(closed / "compiled") in found["compile cache"][1]
+
+
+@pytest.mark.parametrize("error", ["OSError", "ImportError"])
+def test_torch_that_cannot_be_imported(error: str, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(f"raise {error}('libcublas.so.12: cannot open')")
+    program = "from warmstore.inventory.machine_checks import check_machine\nfor one in check_machine(): print(one)"
+    search = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": search},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (
+        "Finding(name='torch', well=False, said='it cannot be imported: libcublas.so.12: cannot open')" in done.stdout
+    )
+    assert "compile cache" in done.stdout
 
 
 def test_trouble_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

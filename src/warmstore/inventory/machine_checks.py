@@ -122,8 +122,11 @@ def _registry() -> Iterator[Finding]:
 def _threads() -> Iterator[Finding]:
     if importlib.util.find_spec("torch") is None:
         return
-    import torch
-
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # such as a library of CUDA that is not there
+        yield Finding("torch", False, f"it cannot be imported: {message_of(error)}")
+        return
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = torch.get_num_threads()
     text = f"{threads} for {usable} cores"
