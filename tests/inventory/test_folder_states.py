@@ -222,6 +222,34 @@ def test_a_folder_that_cannot_be_listed_is_not_well(tmp_path: Path, monkeypatch:
     assert not plan_removals([state], older_than=0).removals
 
 
+@pytest.mark.parametrize("below", ["", "alike"])
+def test_a_version_that_cannot_be_looked_into_hides_no_other(
+    below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for factor in (2, 3):
+        pipeline(tmp_path / "plans", factor)
+    first, second = (state.path for state in states(tmp_path))
+    closed = first / below if below else first
+
+    def refusing(call: Any) -> Any:
+        def refuse(path: Any, *args: Any, **options: Any) -> Any:
+            real = Path() if isinstance(path, int) else Path(os.fsdecode(path))
+            if closed in real.parents or (closed == real and call is scandir):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return call(path, *args, **options)
+
+        return refuse
+
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", refusing(scandir))
+    monkeypatch.setattr(os, "stat", refusing(os.stat))
+    found = {state.path: state for state in states(tmp_path)}
+    assert found.keys() == {first, second}
+    assert (found[second].entries, found[second].problem) == (30, "")
+    assert "Permission denied" in found[first].problem
+    assert not verify(found[first], progress=False).ok
+
+
 def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     blob = tmp_path / "blobs" / "2024" / "holiday.jpg"
     blob.parent.mkdir(parents=True)
