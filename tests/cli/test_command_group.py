@@ -89,6 +89,8 @@ def test_a_command_says_its_error_on_one_line(command: str, tmp_path: Path, monk
         ("verify=True reads all; other_verify=True does not", "--verify reads all; other_verify=True does not"),
         ("verify it with verify()", "verify it with verify()"),
         ("unknown_name=3", "unknown_name=3"),
+        ("runs/max_size=3/x, runs/a=1,max_size=3: gone", "runs/max_size=3/x, runs/a=1,max_size=3: gone"),
+        ("/data/max_size is not a folder", "/data/max_size is not a folder"),
     ],
 )
 def test_messages_speak_of_the_options_of_their_command(text: str, said: str) -> None:

@@ -71,6 +71,15 @@ def test_stats_as_json(folder: Path) -> None:
     assert len(json.loads(run("features", "stats", folder / found[1]["version"], "--json")[1])) == 1
 
 
+def test_the_working_directory_is_the_cache_of_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = find_caches(folder / "a%2Fb")[0]
+    (cache / "below").mkdir()
+    whole = run("features", "stats", cache, "--json")[1]
+    for place, name in ((cache, "."), (cache / "below", "..")):
+        monkeypatch.chdir(place)
+        assert run("features", "stats", name, "--json") == (0, whole, "")
+
+
 def test_inspect_recognises_a_cache(folder: Path) -> None:
     code, said, _ = run("store", "inspect", folder / "a%2Fb", columns=120)
     assert code == 0
@@ -99,6 +108,18 @@ def test_inspect_of_a_damaged_cache(folder: Path) -> None:
     assert "not known" in said
 
 
+def test_inspect_does_not_count_bytes_of_evicted_samples(tmp_path: Path) -> None:
+    with ws.FeatureCache(tmp_path, "small", max_size="4MB") as cache:
+        for first in range(0, 400, 20):
+            cache.put_batch(range(first, first + 20), torch.rand(20, 5000))
+            cache.flush()
+        assert cache.stats().evicted
+    _, said, _ = run("store", "inspect", tmp_path / "small", "--json")
+    found = json.loads(said)
+    assert 0 < found["records"] < 400
+    assert [field["bytes"] / found["records"] for field in found["fields"]] == [16 + 8, 5000 * 4 + 8]
+
+
 class TestClear:
     def test_asks(self, folder: Path) -> None:
         code, said, _ = run("features", "clear", folder / "a%2Fb", answer="n\n")
@@ -123,6 +144,19 @@ class TestClear:
         assert "being written" in error
         with ws.FeatureCache(folder, "c") as cache:
             assert len(cache) == 2
+
+    def test_one_that_is_in_use_does_not_keep_the_others(self, folder: Path) -> None:
+        first, second = find_caches(folder / "a%2Fb")
+        with ws.FeatureCache(folder, "a/b") as cache:
+            cache.put_batch([9], Model(1.0)(torch.ones(1, 3)))
+            cache.flush()
+            code, said, aside = run("features", "clear", folder, "--json", "--yes")
+        found = json.loads(said)
+        assert (code, found["removed"]) == (1, [str(second), str(folder / "c")])
+        (failure,) = found["failures"]
+        assert str(first) in failure
+        assert f"Error: {failure}" in aside
+        assert find_caches(folder) == [first]
 
     def test_in_json(self, folder: Path) -> None:
         code, said, aside = run("features", "clear", folder / "c", "--json", "--yes")
@@ -152,6 +186,12 @@ def test_caches_are_merged(folder: Path) -> None:
     assert json.loads(run("features", "merge", folder / "c", folder / "d", "--json")[1])["added"] == 0
     code, _, error = run("features", "merge", folder / "c", folder / "a%2Fb")
     assert (code, error.count("\n")) == (1, 1)
+
+
+def test_nothing_is_merged_into_a_folder_of_caches(folder: Path) -> None:
+    code, said, error = run("features", "merge", folder, folder / "c")
+    assert (code, said) == (1, "")
+    assert error == f"Error: {folder} is a folder of caches; name one of them, such as {folder / 'a%2Fb'}\n"
 
 
 def test_structures_of_every_kind(tmp_path: Path) -> None:

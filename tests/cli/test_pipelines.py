@@ -67,10 +67,18 @@ def test_a_plan_is_printed_and_drawn(module: str, name: str, tmp_path: Path) -> 
     assert len(list((tmp_path / "cache").glob("profile-*.json"))) == 1
 
 
+def test_the_folder_of_a_plan_is_no_markup(module: str) -> None:
+    told = ["--disk", "100MB", "--folder", "runs[/b]", "--workers", "0", "--seconds", "0.1"]
+    done = runner().invoke(app, ["pipelines", "plan", f"{module}:pipeline", *told], env={"COLUMNS": "140"})
+    assert done.exit_code == 0, done.output
+    assert "runs[/b]." in done.output
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
         ("{}", "must be MODULE:NAME"),
+        ("./{}.py:pipeline", "must be MODULE:NAME, such as train:pipeline, with the module as it is imported"),
         ("{}:missing", "has no 'missing'"),
         ("nowhere_to_be_found:x", "no module 'nowhere_to_be_found'"),
         ("{}:number", "is a int"),

@@ -1,6 +1,7 @@
 """`warmstore remote`, as a user sees it."""
 
 import json
+import platform
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,15 @@ def test_commands(folder: Path, tmp_path: Path) -> None:
     push(tmp_path, "a", range(0))
     assert "no longer listed" in run("remote", "retire", folder, host, "--yes")[1]
     assert "no part of a host" in run("remote", "retire", folder, "nobody")[2]
+
+
+@pytest.mark.parametrize("name", ["node[/b]7", "node[red]7", "node:x:7"])
+@pytest.mark.parametrize("columns", [20, 80])
+def test_names_of_hosts_are_no_markup(
+    name: str, columns: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "node", lambda: name)
+    push(tmp_path, "a", range(10))
+    status, said, _ = run("remote", "verify", folder, columns=columns)
+    assert status == 0
+    assert name in said

@@ -44,6 +44,21 @@ def test_a_pipe_is_written_to_and_not_replaced(folder: Path, tmp_path: Path) -> 
     assert (tmp_path / "read").read_text().startswith("<!DOCTYPE html>")
 
 
+def test_a_link_stays_and_the_page_is_what_it_links_to(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    link = tmp_path / "latest.html"
+    link.symlink_to("pages/page.html")
+    for _ in range(2):
+        run("report", folder, "-o", link)
+        assert link.is_symlink()
+        assert (tmp_path / "pages" / "page.html").read_text().startswith("<!DOCTYPE html>")
+    assert [path.name for path in (tmp_path / "pages").iterdir()] == ["page.html"]
+    link.unlink()
+    link.symlink_to("no/page.html")
+    said = run("report", folder, "-o", link, status=1)
+    assert said == f"Error: {tmp_path / 'no'}: there is no such folder for the page; make it first\n"
+
+
 def test_a_report_is_a_page(folder: Path) -> None:
     output = run("report", folder, "-o", folder / "page.html")
     assert "page.html: " in output

@@ -135,6 +135,15 @@ def test_inspect_as_json_is_all_of_it(store: Path) -> None:
     assert (chunk["state"], chunk["records"], chunk["batches"], chunk["writing"]) == ("sealed", 4, 1, False)
 
 
+def test_metadata_may_have_the_names_that_caches_use(tmp_path: Path) -> None:
+    with ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("int64")}, metadata={"structure": "crystal"}) as made:
+        made.append({"x": 1})
+    code, said, _ = run("store", "inspect", tmp_path / "s")
+    assert code == 0
+    assert 'structure: "crystal"' in said
+    assert json.loads(run("store", "inspect", tmp_path / "s", "--json")[1])["cache"] is None
+
+
 def test_control_characters_of_names_are_escaped(tmp_path: Path) -> None:
     store = tmp_path / "a\x1b]0;title\x07"
     fields = {"x\x1b[2J": ws.Text()}

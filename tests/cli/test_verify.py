@@ -107,9 +107,12 @@ def test_damage_in_json(store: Path) -> None:
     code, said, _ = run("store", "verify", store, "--json")
     found = json.loads(said)
     assert (code, found["ok"], found["problems"][0]["positions"]) == (1, False, [7])
+    assert not found["repaired"]
     code, said, _ = run("store", "verify", store, "--repair", "--json")
     assert code == 0
-    assert "absent now: 1 of field 'x', which were in 000000.arrow" in json.loads(said)["repairs"]
+    found = json.loads(said)
+    assert "absent now: 1 of field 'x', which were in 000000.arrow" in found["repairs"]
+    assert found["repaired"]
     assert json.loads(run("store", "verify", store, "--json")[1])["ok"]
 
 

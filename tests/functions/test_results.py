@@ -317,6 +317,36 @@ class TestProcesses:
             assert calls == [0, 1, 2, 3, 4], calls
         """)  # fmt: skip
 
+    def test_the_history_of_a_forked_child_has_its_own_calls(self, folder: Path) -> None:
+        run(folder, """
+            import os
+            from warmstore.storage.history import read_history
+            for _ in range(2):
+                check(0, 5)
+            f.cache.flush()
+            if not os.fork():
+                check(0, 2)
+                check(7, 8)
+                f.cache.close()
+                os._exit(0)
+            assert os.wait()[1] == 0
+            *_, last = read_history(f.cache.path)
+            assert last["pid"] != os.getpid()
+            assert (last["hits"], last["misses"], last["computed"]) == (2, 1, 1), last
+            assert last["saved_seconds"] >= 0
+        """)  # fmt: skip
+
+    def test_lookups_before_the_first_result_is_stored_are_recorded_later(self, folder: Path) -> None:
+        f = ws.cached(folder)(result_of)
+        f("text")
+        f("text")
+        f.cache.clear()
+        f.cache.flush()
+        f("array")
+        f.cache.close()
+        *_, last = read_history(f.cache.path)
+        assert (last["hits"], last["misses"]) == (1, 2)
+
     def test_many_processes_at_once(self, folder: Path) -> None:
         path = folder.parent / "script.py"
         path.write_text(SCRIPT + "check(0, 40)\nf.cache.flush()\ncheck(0, 40)\n")

@@ -122,6 +122,35 @@ def test_folders_that_are_gone_are_forgotten_and_those_named_must_exist(tmp_path
         find([path])
 
 
+def test_a_registered_folder_that_was_moved_behind_a_link_is_listed_once(tmp_path: Path) -> None:
+    path = features(tmp_path / "old" / "caches", "net")
+    (tmp_path / "old").rename(tmp_path / "new")
+    (tmp_path / "old").symlink_to(tmp_path / "new")
+    features(tmp_path / "new" / "caches", "net")
+    assert len(registered()) == 2
+    (found,) = [folder for folder in find() if folder.path.name == "net"]
+    assert found.path == tmp_path / "new" / "caches" / "net" != path
+    assert found.opened == max(entry.opened for entry in registered())
+
+
+def test_a_default_place_that_cannot_be_looked_at_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = features(tmp_path / "caches", "net")
+    closed, stat = tmp_path / "closed" / "compiled", os.stat
+
+    def refuse(path: Any, *args: Any, **options: Any) -> Any:
+        if not isinstance(path, int) and Path(path) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, *args, **options)
+
+    monkeypatch.setenv("WARMSTORE_CACHE_DIR", str(closed))
+    monkeypatch.setattr(os, "stat", refuse)
+    assert path in {folder.path for folder in find()}
+    with pytest.raises(OSError, match="closed/compiled"):
+        find([closed])
+
+
 def test_a_copy_of_a_remote(tmp_path: Path) -> None:
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
     path = store(tmp_path / "store")
@@ -191,6 +220,34 @@ def test_a_folder_that_cannot_be_listed_is_not_well(tmp_path: Path, monkeypatch:
     assert "Permission denied" in state.problem
     assert not verify(state).ok
     assert not plan_removals([state], older_than=0).removals
+
+
+@pytest.mark.parametrize("below", ["", "alike"])
+def test_a_version_that_cannot_be_looked_into_hides_no_other(
+    below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for factor in (2, 3):
+        pipeline(tmp_path / "plans", factor)
+    first, second = (state.path for state in states(tmp_path))
+    closed = first / below if below else first
+
+    def refusing(call: Any) -> Any:
+        def refuse(path: Any, *args: Any, **options: Any) -> Any:
+            real = Path() if isinstance(path, int) else Path(os.fsdecode(path))
+            if closed in real.parents or (closed == real and call is scandir):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return call(path, *args, **options)
+
+        return refuse
+
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", refusing(scandir))
+    monkeypatch.setattr(os, "stat", refusing(os.stat))
+    found = {state.path: state for state in states(tmp_path)}
+    assert found.keys() == {first, second}
+    assert (found[second].entries, found[second].problem) == (30, "")
+    assert "Permission denied" in found[first].problem
+    assert not verify(found[first], progress=False).ok
 
 
 def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:

@@ -1,8 +1,13 @@
 """The doctor says what is wrong with a machine, and changes nothing."""
 
+import errno
+import os
 import pwd
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.inventory.making import compiled
@@ -48,6 +53,43 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("disk of home", "registry", "compile cache"):
         assert not found[name][0]
         assert "home directory" in found[name][1]
+
+
+def test_folders_that_this_user_may_not_look_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, stat = tmp_path / "closed", os.stat
+
+    def refuse(path: Any, *args: Any, **options: Any) -> Any:
+        if not isinstance(path, int) and closed in Path(os.fsdecode(path)).parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, *args, **options)
+
+    closed.mkdir(0o500)
+    monkeypatch.setenv("XDG_STATE_HOME", str(closed / "state"))
+    monkeypatch.setenv("WARMSTORE_CACHE_DIR", str(closed / "compiled"))
+    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != closed)
+    found = said()
+    assert found["registry"] == (False, f"{closed / 'state/warmstore/folders'}: 0 folders; {closed} cannot be written")
+    assert str(closed / "compiled") in found["compile cache"][1]
+
+
+@pytest.mark.parametrize("error", ["OSError", "ImportError"])
+def test_torch_that_cannot_be_imported(error: str, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(f"raise {error}('libcublas.so.12: cannot open')")
+    program = "from warmstore.inventory.machine_checks import check_machine\nfor one in check_machine(): print(one)"
+    search = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": search},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (
+        "Finding(name='torch', well=False, said='it cannot be imported: libcublas.so.12: cannot open')" in done.stdout
+    )
+    assert "compile cache" in done.stdout
 
 
 def test_trouble_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,12 @@ class TestPlan:
         assert chosen(*folders, older_than=31) == ""
         assert chosen(*folders, older_than=0) == "b c a"
 
+    def test_what_was_used_before_the_clock_was_set_back_is_of_no_age(self) -> None:
+        folders = folder("a", -3600), folder("data", -3600, is_data=True)
+        assert chosen(*folders, older_than=0) == "a"
+        assert chosen(*folders, older_than=1) == ""
+        assert [one.path.name for one in plan_removals(folders, now=NOW, older_than=0).data] == ["data"]
+
     def test_by_size_the_least_recently_used_go_first(self) -> None:
         folders = folder("a", 10), folder("b", 30), folder("c", 20)
         assert chosen(*folders, max_size=300) == ""

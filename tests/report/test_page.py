@@ -21,6 +21,7 @@ from tests.report.histories import (
 from tests.slow import either, thinned
 
 import warmstore as ws
+from warmstore.inventory.cached_folder import KINDS
 from warmstore.report import report_data
 from warmstore.report.page import page
 from warmstore.report.report_data import collect
@@ -96,6 +97,14 @@ def test_sections_say_what_happened(tmp_path: Path) -> None:
         "warmstore gc", "epochs 4\N{EN DASH}8, mean",
     ):  # fmt: skip
         assert said in content, said
+
+
+def test_every_kind_has_a_colour(tmp_path: Path) -> None:
+    content = page(collect([whole(tmp_path)], NOW))
+    names = set(re.findall(r"^\.kind-(\w+)", content, re.MULTILINE)) | set(re.findall(r", \.kind-(\w+)", content))
+    assert names == {*KINDS, "others"}
+    for name in set(re.findall(r"var\(--(\w+)\)", content)):
+        assert content.count(f"--{name}:") == 3, name  # light, dark and printed
 
 
 def test_nothing_is_fetched(tmp_path: Path) -> None:

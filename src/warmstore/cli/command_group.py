@@ -19,6 +19,7 @@ FAILED, MISUSED = 1, 2
 """Exit statuses."""
 
 _COMMAND = "warmstore.command"
+_BEFORE = r"(?<![\w,/-])"  # what is behind a "/" is part of a path, such as runs/lr=0.1,batch_size=64
 _VALUE = r"('[^']*'|\"[^\"]*\"|[\w.+/-]+)"
 
 
@@ -72,8 +73,8 @@ def with_options(text: str, options: Iterable[Any]) -> str:
         name, written = option.name, next((one for one in option.opts if one.startswith("--")), None)
         if written is None:
             continue
-        text = re.sub(rf"(?<![\w-]){name}=True\b", written, text)
-        text = re.sub(rf"(?<![\w-]){name}={_VALUE}", rf"{written} \1", text)
+        text = re.sub(rf"{_BEFORE}{name}=True\b", written, text)
+        text = re.sub(rf"{_BEFORE}{name}={_VALUE}", rf"{written} \1", text)
         if "_" in name:
-            text = re.sub(rf"(?<![\w.-]){name}(?![\w(])", written, text)
+            text = re.sub(rf"{_BEFORE}(?<!\.){name}(?![\w(])", written, text)
     return text

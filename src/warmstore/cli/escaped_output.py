@@ -13,7 +13,7 @@ from warmstore.storage.humanize import printable
 
 
 class EscapedTable(Table):
-    """A table whose cells have no control characters but line ends."""
+    """A table whose cells have no control characters but line ends. Texts are no markup."""
 
     def add_row(
         self, *renderables: RenderableType | None, style: StyleType | None = None, end_section: bool = False
@@ -40,7 +40,7 @@ def escaping_console(width: int | None) -> Console:
 def _escaped(cell: RenderableType | None) -> RenderableType | None:
     if isinstance(cell, Text):
         return _escaped_text(cell)
-    return printable(cell) if isinstance(cell, str) else cell
+    return Text(printable(cell)) if isinstance(cell, str) else cell
 
 
 def _escaped_text(text: Text) -> Text:

@@ -12,6 +12,7 @@ from warmstore.cli.command_group import noun
 from warmstore.cli.named_objects import named_object
 from warmstore.cli.options import Json, Progress, Yes
 from warmstore.cli.tables import answer, console, echo, print_json
+from warmstore.errors import NotAStore, WarmstoreError, message_of
 from warmstore.storage.humanize import format_size
 
 Cache = Annotated[
@@ -67,7 +68,9 @@ def merge(
     from warmstore.features.keyed.cache_versions import id_name
 
     folder = cache.absolute()
-    find_caches(folder)  # raises
+    first = find_caches(folder)[0]
+    if first.parent != folder.parent:
+        raise NotAStore(f"{cache} is a folder of caches; name one of them, such as {first}")
     with FeatureCache(folder.parent, unquote(id_name(folder)), versions="new") as opened:
         merged = opened.merge(other, progress=progress)
     damaged = f", {merged.damaged:,} are damaged and left out" if merged.damaged else ""
@@ -77,21 +80,30 @@ def merge(
 
 @app.command()
 def clear(cache: Cache, yes: Yes = False, as_json: Json = False) -> None:
-    """Remove feature caches with all their versions. Asks first."""
+    """Remove feature caches with all their versions. Asks first. Exits with 1 if one cannot be removed."""
     from warmstore.features.cache_inspection import clear as clear_cache
     from warmstore.features.cache_inspection import find_caches, read_state
 
     states = [read_state(path) for path in find_caches(cache)]
     for state in states:
         echo(f"{state.path}: {state.entries:,} entries, {format_size(state.bytes)}", err=as_json)
-    freed = sum(state.bytes for state in states)
     if not yes and not typer.confirm(f"Remove {'it' if len(states) == 1 else f'all {len(states)}'}?", err=as_json):
         echo("Nothing was removed.", err=as_json)
         raise typer.Exit(1)
+    removed, failures = [], []
     for state in states:
-        clear_cache(state.path)
-    data = {"removed": [str(state.path) for state in states], "bytes": freed}
+        try:
+            clear_cache(state.path)
+            removed.append(state)
+        except (WarmstoreError, OSError) as error:
+            failures.append(message_of(error))
+    freed = sum(state.bytes for state in removed)
+    data = {"removed": [str(state.path) for state in removed], "bytes": freed, "failures": failures}
     answer(data, f"Removed {format_size(freed)}.", as_json=as_json)
+    for failure in failures:
+        echo(f"Error: {failure}", err=True)
+    if failures:
+        raise typer.Exit(1)
 
 
 for command in (replicas.push, replicas.pull, replicas.sync):

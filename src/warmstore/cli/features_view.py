@@ -10,6 +10,7 @@ from rich.text import Text
 from warmstore.cli.tables import print_table, table
 from warmstore.errors import Damaged
 from warmstore.features.cache_inspection import CacheState, duplicates, read_state
+from warmstore.features.keyed.cache_store import is_cache
 from warmstore.features.keyed.cache_versions import Fingerprint, digest, id_name, version_paths
 from warmstore.features.outputs.output_schema import OutputSchema
 from warmstore.records.format.fields import field_text
@@ -71,8 +72,10 @@ def state_as_json(state: CacheState) -> dict[str, Any]:
     }
 
 
-def cache_description(store: RecordStore) -> dict[str, Any]:
-    """The entries that `inspect` adds for a feature cache."""
+def cache_description(store: RecordStore) -> dict[str, Any] | None:
+    """The entries that `inspect` adds for a feature cache; None for another store."""
+    if not is_cache(store):
+        return None
     path = store.path
     state = read_state(path)
     try:

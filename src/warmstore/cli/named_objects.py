@@ -15,8 +15,10 @@ def named_object(name: str, kind: type[T]) -> T:
         ValueError: the module or the name does not exist, or it is of another kind.
     """
     module, _, attribute = name.partition(":")
-    if not attribute:
-        raise ValueError(f"{name!r} must be MODULE:NAME, such as train:{kind.__name__.lower()}")
+    if not module or not attribute or module.startswith(".") or "/" in module:
+        raise ValueError(
+            f"{name!r} must be MODULE:NAME, such as train:{kind.__name__.lower()}, with the module as it is imported"
+        )
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)

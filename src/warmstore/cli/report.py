@@ -1,6 +1,7 @@
 """`warmstore report`: one page of what is cached, and where the seconds of earlier runs went."""
 
 import errno
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -27,15 +28,17 @@ def report(
     from warmstore.report.report_data import collect
     from warmstore.storage.atomic import replace_file
 
-    if not output.absolute().parent.is_dir():
+    file = Path(os.path.realpath(output))  # a link stays, such as /dev/stdout where it is that of a file
+    is_stream = output.exists() and not output.is_file()
+    if not is_stream and not file.parent.is_dir():
         why = "there is no such folder for the page; make it first"
-        raise FileNotFoundError(errno.ENOENT, why, str(output.parent))
+        raise FileNotFoundError(errno.ENOENT, why, str(file.parent))
     data = collect(folder or ())
     content = page(data).encode()
-    if output.exists() and not output.is_file():
+    if is_stream:
         output.write_bytes(content)  # a pipe or a device, which other programs have too
     else:
-        replace_file(output, content, durable=False)
+        replace_file(file, content, durable=False)
     text = (
         f"{output}: {format_size(len(content))}, with {len(data.caches):,} caches that have a history and "
         f"{len(data.folders):,} folders on the disk"

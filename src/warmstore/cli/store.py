@@ -128,8 +128,8 @@ def verify(
             repaired = opened.verify(repair=True, progress=progress)
         done = repairs(report, repaired)
     if as_json:
-        found = {"path": str(store), "ok": report.ok, **asdict(report), "opens": refusal is None, "repairs": done}
-        print_json(found)
+        found = {"path": str(store), "ok": report.ok, **asdict(report), "opens": refusal is None}
+        print_json({**found, "repaired": bool(done), "repairs": done})
     else:
         for line in done:
             echo(f"  {line}")

@@ -110,9 +110,7 @@ def _one_line(text: str) -> str:
 def _plain(cell: Any) -> str:
     from rich.text import Text
 
-    if isinstance(cell, Text):
-        return cell.plain
-    return Text.from_markup(cell).plain if "[" in cell else str(cell)
+    return cell.plain if isinstance(cell, Text) else str(cell)
 
 
 def table(title: str, *columns: str, wrap: bool = False) -> Table:

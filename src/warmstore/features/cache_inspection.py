@@ -83,6 +83,8 @@ def find_caches(path: Path) -> list[Path]:
         NotAStore: the path has no cache.
         StoreExists: the path is a store that is no cache.
     """
+    if path.name in ("", ".."):  # such as ".": the name of the folder is that of the cache
+        path = path.resolve()
     is_version = id_name(path) != path.name and holds_store(path)
     found = [path] if is_version else version_paths(path.parent, path.name)
     if found:

@@ -274,9 +274,11 @@ class FunctionCache(Closeable):
 
     def _record(self, results: ResultStore) -> None:
         """Append the use since the last record to the history beside the results."""
-        use, self._recorded = self._usage.here - self._recorded, self._usage.here
+        here = self._usage.here
+        use = here - self._recorded
         if use == Usage() or not results.entries:
             return
+        self._recorded = here
         self._pace.wrote()
         self._history.append(
             "use",
@@ -302,7 +304,8 @@ class FunctionCache(Closeable):
 
     def _after_fork(self) -> None:
         self._usage.after_fork()
-        self._bytes_read = 0
+        self._recorded = Usage()
+        self._refused = self._bytes_read = 0
         if self._results is not None:
             self._results.after_fork()
 

@@ -295,8 +295,9 @@ class ResultStore:
                 self._keyed = None
 
     def after_fork(self) -> None:
-        """In a forked child: pending results and locks stay with the parent."""
+        """In a forked child: pending results, locks and counts stay with the parent."""
         self._lock = threading.RLock()
+        self.damaged = self.evicted_files = self.evicted_bytes = 0
         self._pending, self._pending_bytes, self._pending_seconds = {}, 0, 0.0
         if self._keyed is not None:
             self._keyed.after_fork()

@@ -43,18 +43,24 @@ def find(folders: Iterable[Path] = ()) -> list[FoundFolder]:
         NotAStore: a folder does not exist.
     """
     chosen = list(folders)
-    opened = {entry.path: entry.opened for entry in sweep()}
-    places = chosen or [*opened, *_default_places()]
+    opened: dict[Path, float] = {}
+    for entry in sweep():  # a folder that was moved may have a link in its place, and both may be registered
+        real = _real(entry.path)
+        opened[real] = max(entry.opened, opened.get(real, 0.0))
     found: dict[tuple[Path, str], FoundFolder] = {}
-    for place in places:
-        real = Path(os.path.realpath(place)) if place not in opened else place  # the registry has real paths
-        if not real.is_dir():
-            if chosen:
-                raise NotAStore(f"{place} is not a folder")
+    for place in chosen or [*opened, *_default_places()]:
+        real = _real(place)
+        if chosen and not real.is_dir():
+            raise NotAStore(f"{place} is not a folder")
+        if not os.path.isdir(real):  # noqa: PTH112 - `is_dir` raises where this user may not look
             continue
         for kind, path in _below(real):
             found.setdefault((path, kind), FoundFolder(kind, path, opened.get(path, 0.0)))
     return _nested([found[key] for key in sorted(found)])
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
 
 
 def _nested(found: list[FoundFolder]) -> list[FoundFolder]:

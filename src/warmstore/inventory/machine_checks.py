@@ -113,7 +113,7 @@ def _registry() -> Iterator[Finding]:
     except RuntimeError as error:
         yield Finding("registry", False, f"{error}; set XDG_STATE_HOME")
         return
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    there = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))  # noqa: PTH110
     text = f"{folder}: {len(registered()):,} folders"
     is_writable = there.is_dir() and os.access(there, os.W_OK)
     yield Finding("registry", is_writable, text if is_writable else f"{text}; {there} cannot be written")
@@ -122,8 +122,11 @@ def _registry() -> Iterator[Finding]:
 def _threads() -> Iterator[Finding]:
     if importlib.util.find_spec("torch") is None:
         return
-    import torch
-
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # such as a library of CUDA that is not there
+        yield Finding("torch", False, f"it cannot be imported: {message_of(error)}")
+        return
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = torch.get_num_threads()
     text = f"{threads} for {usable} cores"
@@ -147,10 +150,10 @@ def _compiling() -> Iterator[Finding]:
     except RuntimeError as error:
         yield Finding("compile cache", False, f"{error}; set WARMSTORE_CACHE_DIR")
         return
-    if not (folder / "index.sqlite").exists():
-        yield Finding("compile cache", True, f"there is none in {folder}")
-        return
     try:
+        if not (folder / "index.sqlite").exists():
+            yield Finding("compile cache", True, f"there is none in {folder}")
+            return
         for finding in doctor(folder):
             yield Finding(f"compile cache: {finding.name}", finding.well, finding.said)
     except (WarmstoreError, OSError, ValueError) as error:

@@ -82,14 +82,17 @@ def plan_removals(
         now: seconds since 1970.
     """
     now = time.time() if now is None else now
+
+    def is_old(used: float) -> bool:
+        return older_than is not None and max(now - used, 0) >= older_than  # the clock may have been set back
+
     considered = [folder for folder in folders if include_data or not folder.is_data]
     total = sum(folder.nbytes for folder in considered)
     chosen: dict[int, list[_Unit]] = {}
     busy: dict[int, None] = {}
     units = [unit for number, folder in enumerate(considered) for unit in _units(number, folder)]
     for unit in sorted(units, key=lambda unit: (unit.used, unit.folder)):
-        old = older_than is not None and now - unit.used >= older_than
-        if not old and (max_size is None or total <= max_size):
+        if not is_old(unit.used) and (max_size is None or total <= max_size):
             continue
         if considered[unit.folder].in_use:
             busy[unit.folder] = None
@@ -101,7 +104,7 @@ def plan_removals(
         tuple(_removal(considered[number], chosen[number]) for number in chosen),
         total,
         tuple(considered[number] for number in busy),
-        tuple(folder for folder in data if older_than is None or now - folder.used >= older_than),
+        tuple(folder for folder in data if older_than is None or is_old(folder.used)),
         max_size,
     )
 

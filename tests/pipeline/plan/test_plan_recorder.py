@@ -1,5 +1,6 @@
 """The history in the folder of a plan: what was predicted, and what its epochs took."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,27 @@ def test_short_epochs_share_records(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pipe.loader(other, 10, workers=0) as loader:  # of one more plan, as where a cell is run again
         list(loader)
     assert records(tmp_path, "epoch")[-1]["epoch"] == 9
+
+
+def test_a_forked_child_records_its_own_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_recorder, "Pace", lambda: Pace(soon=1, clock=lambda: 1e9))
+    pipe, plan = pipe_and_plan(tmp_path)
+    with pipe.loader(plan, 10, workers=0) as loader:
+        for _ in range(3):
+            list(loader)
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                with pipe.loader(plan, 10, workers=0) as other:
+                    for _ in range(2):
+                        list(other)
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+    found = [(record["epoch"], record.get("epochs", 1), record["hits"]) for record in records(tmp_path, "epoch")]
+    assert found == [(0, 1, 0), (0, 2, 40), (1, 2, 40)]
 
 
 def test_a_fill(tmp_path: Path) -> None:

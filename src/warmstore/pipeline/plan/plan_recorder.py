@@ -148,13 +148,12 @@ class PlanRecorder:
             self._history.append("fill", name=self._name, seconds=seconds, computed=result.computed, hits=result.found)
 
     def _count(self, hits: int, misses: int, computed_seconds: float, seconds_saved: float) -> None:
-        use = self.usage
-        self._use, self._process = (
-            PlanUsage(
-                use.hits + hits,
-                use.misses + misses,
-                use.computed_seconds + computed_seconds,
-                use.seconds_saved + seconds_saved,
-            ),
-            os.getpid(),
+        if self._process != os.getpid():  # a forked child: what was counted before is its parent's
+            self._use, self._waiting, self._process = PlanUsage(), {}, os.getpid()
+        use = self._use
+        self._use = PlanUsage(
+            use.hits + hits,
+            use.misses + misses,
+            use.computed_seconds + computed_seconds,
+            use.seconds_saved + seconds_saved,
         )

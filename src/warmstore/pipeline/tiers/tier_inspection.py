@@ -1,5 +1,6 @@
 """The versions of a disk tier, read without their pipelines, for the command line; and their removal."""
 
+import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,8 +58,12 @@ def find_tier(folder: Path) -> Path:
 
 
 def read_versions(tier: Path) -> list[VersionState]:
-    """The states of all versions of a tier, the last used first."""
-    found = [_read_version(path.parent) for path in tier.glob(f"[!.]*/{ABOUT}")]
+    """The states of all versions of a tier, the last used first; also of those that this user may not look into."""
+    found = []
+    for path in tier.iterdir():
+        if not path.name.startswith(".") and _may_exist(path / ABOUT):
+            with contextlib.suppress(FileNotFoundError):  # it is removed meanwhile
+                found.append(_read_version(path))
     return sorted(found, key=lambda state: (-state.used, state.path.name))
 
 
@@ -89,24 +94,42 @@ def remove_version(version: Path) -> bool:
         return remove_unused(version)
 
 
+def _may_exist(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # such as in a folder of another user
+        return True
+    return True
+
+
 def _read_version(path: Path) -> VersionState:
     about = read_about(path)
     step, _, rest = path.name.partition("-")
     rows, chunks, damage = [0, 0], 0, about_damage(path)
     for kind, name in enumerate(KINDS):
-        if about is not None and (path / name / NAME).exists():
+        if about is not None and _may_exist(path / name / NAME):
             try:
                 states = chunk_states(path / name)
                 rows[kind] = sum(chunk.records for chunk in states)
                 chunks += len(states)
             except (OSError, WarmstoreError) as error:
-                damage = str(error)
+                damage = message_of(error)
     schema: Any = None if about is None else about["schema"]
     lock = lock_path(path)
     try:
         in_use = is_locked(lock)
     except OSError as error:
         in_use, damage = True, damage or message_of(error)
+    try:
+        nbytes = allocated_bytes(path)
+    except OSError as error:
+        nbytes, damage = 0, damage or message_of(error)
+    try:
+        used = (lock if lock.exists() else path / ABOUT).stat().st_mtime
+    except PermissionError:
+        used = path.stat().st_mtime
     return VersionState(
         path=path,
         step=int(step) if step.isdigit() else -1,
@@ -116,8 +139,8 @@ def _read_version(path: Path) -> VersionState:
         samples=sum(rows),
         others=rows[1],
         chunks=chunks,
-        nbytes=allocated_bytes(path),
-        used=(lock if lock.exists() else path / ABOUT).stat().st_mtime,
+        nbytes=nbytes,
+        used=used,
         in_use=in_use,
         damage=damage,
     )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -73,11 +74,13 @@ def chunk_states(path: Path) -> list[ChunkState]:
 
 
 def field_bytes(store: StoreReader) -> dict[str, int]:
-    """Bytes of each field's committed values, with their offsets, shapes and checksums."""
-    sizes = iter(store._snapshot.size)
+    """Bytes of each field's committed values, with their offsets, shapes and checksums. Evicted ones do not count."""
+    snapshot = store._snapshot
+    is_there: Any = slice(None) if snapshot.gaps is None else ~snapshot.gaps.holds(snapshot.first_row)
+    sizes = iter(snapshot.size)
     taken = {}
     for name, field in store.fields.items():
         # One buffer for a column of fixed width, two for one of varying width, as in `Batches.slots`.
         buffers = sum(1 if column.width is not None else 2 for column in columns_of(name, field))
-        taken[name] = sum(int(next(sizes).sum()) for _ in range(buffers)) if store._snapshot.batches else 0
+        taken[name] = sum(int(next(sizes)[is_there].sum()) for _ in range(buffers)) if snapshot.batches else 0
     return taken
