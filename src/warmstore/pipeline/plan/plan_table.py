@@ -45,7 +45,7 @@ def show(plan: PlanFigures, console: Console) -> None:
         before = nbytes
     console.print(shown)
     for line in summary(plan):
-        console.print(line, soft_wrap=True)
+        console.print(line, markup=False, soft_wrap=True)
     for note in plan.notes:
         console.print(Text(f"Note: {note}"))
 
