@@ -23,7 +23,7 @@ from tests.pipeline.profiles import profile as made_up
 from tests.slow import thinned
 
 import warmstore as ws
-from warmstore.pipeline.profile import disk_speed, profiler, step_profiler
+from warmstore.pipeline.profile import disk_speed, profiler, step_profiler, throughput
 from warmstore.pipeline.profile.disk_speed import measure_disk
 from warmstore.pipeline.profile.profile import Disk, Profile
 from warmstore.pipeline.profile.profiler import profile
@@ -482,6 +482,23 @@ def test_a_stage_larger_than_a_record_is_not_cached_and_others_are(monkeypatch: 
     assert "too large" in plan.reasons[1]
     with pipe.loader(plan, batch_size=10, workers=0) as loader:
         assert [batch.shape for batch in loader] == [(10, 50)] * 2
+
+
+def test_a_rank_measures_batches_of_all_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As places are counted over all ranks, one of four ranks would seem four times as fast."""
+    for name, value in {"RANK": 1, "WORLD_SIZE": 4, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 4}.items():
+        monkeypatch.setenv(name, str(value))
+    lengths: list[int] = []
+    make = throughput.loader_of
+
+    def kept(*given: Any, **options: Any) -> ws.Loader:
+        loader = make(*given, **options)
+        lengths.append(len(loader))
+        return loader
+
+    monkeypatch.setattr(throughput, "loader_of", kept)
+    throughput.measure(PIPE._chain, 20, 0, 0.01)
+    assert lengths == [10]
 
 
 def test_bandwidth_lies_between_those_measured() -> None:
