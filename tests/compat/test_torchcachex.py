@@ -1,5 +1,6 @@
 """What torchcachex documents, by its class names over warmstore. Writes are asynchronous."""
 
+import dataclasses
 import gc
 from typing import Any
 
@@ -105,6 +106,41 @@ def test_a_hit_equals_a_miss(tmp_path):
     results, missing = backend(tmp_path).get_batch([f"extractor_v1:{at}" for at in range(5)])
     assert missing == []
     assert torch.equal(torch.stack([one["features"] for one in results]), miss["features"])
+
+
+@dataclasses.dataclass
+class Pair:
+    first: Any
+    second: Any
+
+
+@pytest.mark.parametrize(
+    ("output", "of_sample"),
+    [
+        (lambda x: [row * 2 for row in x], lambda row: row * 2),
+        (
+            lambda x: {"boxes": [row * 2 for row in x], "score": x[:, 0]},
+            lambda row: {"boxes": row * 2, "score": row[0]},
+        ),
+        (lambda x: {"x": x * 2, "none": None, "name": "a"}, lambda row: {"x": row * 2, "none": None, "name": "a"}),
+        (lambda x: Pair(x * 2, x.to(torch.bfloat16)), lambda row: Pair(row * 2, row.to(torch.bfloat16))),
+        (lambda x: (x.numpy() * 2, x), lambda row: (row.numpy() * 2, row)),
+    ],
+    ids=["list", "lists", "constants", "dataclass", "array"],
+)
+def test_each_key_gets_the_output_of_its_sample(tmp_path, output, of_sample):
+    class Made(nn.Module):
+        def forward(self, x):
+            return output(x)
+
+    x = torch.arange(20.0).reshape(5, 4)
+    module = CacheModuleDecorator(Made(), backend(tmp_path))
+    module(x, cache_ids=range(5))
+    for _ in range(2):
+        results, missing = module.cache_backend.get_batch([f"extractor_v1:{at}" for at in (3, 9, 1)])
+        assert missing == [1]
+        assert repr(results) == repr([of_sample(x[3]), None, of_sample(x[1])])
+        module.cache_backend.flush()
 
 
 def test_disabled_passes_through(tmp_path):

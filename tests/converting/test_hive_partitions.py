@@ -52,6 +52,17 @@ def test_values_are_unquoted_and_the_default_partition_is_absent(tmp_path: Path)
         assert sum(present(store)["k"]) == 10
 
 
+def test_the_field_of_a_partition_is_that_of_the_caller_or_refused(tmp_path: Path) -> None:
+    for number, name in enumerate(("0.5", "__HIVE_DEFAULT_PARTITION__", "2")):
+        write(tmp_path / "in" / f"k={name}" / "p.parquet", 5 * number)
+    fields = {"x": ws.Array("int64"), "k": ws.Array("float32")}
+    with ws.convert(tmp_path / "in", tmp_path / "store", fields=fields) as store:
+        assert store[:]["k"].dtype == np.float32
+        assert store[:]["k"].tolist() == [0.5] * 5 + [2.0] * 5 + [None] * 5
+    with pytest.raises(ws.SchemaMismatch, match=r"the partition k=0\.5 does not fit Array.*int32.*'k': ws\.Text\(\)"):
+        ws.convert(tmp_path / "in", tmp_path / "other", fields={**fields, "k": ws.Array("int32")})
+
+
 def test_partitions_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "a" / "k=1" / "p.parquet", 0)
     write(tmp_path / "a" / "l=1" / "p.parquet", 0)

@@ -1,5 +1,6 @@
 """Sizes and durations as text."""
 
+import numpy as np
 import pytest
 
 from warmstore.storage.humanize import format_duration, format_size, parse_duration, parse_size
@@ -10,6 +11,8 @@ from warmstore.storage.humanize import format_duration, format_size, parse_durat
     [
         (1, 1),
         (1 << 70, 1 << 70),
+        (np.int64(10**10), 10**10),
+        (np.uint8(200), 200),
         ("1", 1),
         ("1B", 1),
         ("512MB", 512_000_000),
@@ -30,7 +33,30 @@ def test_a_size_is_parsed(size: int | str, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "size", [0, -1, "0", "-1", "", "MB", "1XB", "1e3", "1 2", "one", "0.4B", "inf", "nan", True, 1.5, None, b"1", [1]]
+    "size",
+    [
+        0,
+        -1,
+        "0",
+        "-1",
+        "",
+        "MB",
+        "1XB",
+        "1e3",
+        "1 2",
+        "one",
+        "0.4B",
+        "inf",
+        "nan",
+        True,
+        np.True_,
+        np.int64(-1),
+        1.5,
+        np.float64(4),
+        None,
+        b"1",
+        [1],
+    ],
 )
 def test_what_is_no_size_is_refused(size: object) -> None:
     with pytest.raises(ValueError, match="is not a size") as caught:

@@ -64,12 +64,9 @@ class ArrowIPCCacheBackend:
 
     def get_batch(self, keys: Sequence[str], map_location: torch.device | str = "cpu") -> tuple[list[Any], list[int]]:
         """One output for each key, None where it is missing, and the missing positions."""
-        values, missing = self.cache.get_batch(list(keys))
-        lost = set(missing.tolist())
-        results: list[Any] = [None] * len(keys)
-        for row, place in enumerate(place for place in range(len(keys)) if place not in lost):
-            results[place] = tree_map(lambda leaf, row=row: leaf[row].to(map_location), values)
-        return results, sorted(lost)
+        found, missing = self.cache._samples(list(keys), torch.device(map_location))
+        outputs, lost = iter(found), set(missing.tolist())
+        return [None if place in lost else next(outputs) for place in range(len(keys))], sorted(lost)
 
     def put_batch(self, items: Mapping[str, Any]) -> None:
         """Keep one output for each key, all of one structure, shape and dtype. Ranks that do not write keep nothing.

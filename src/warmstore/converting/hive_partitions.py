@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from warmstore.errors import BadSource
+from warmstore.errors import BadSource, SchemaMismatch
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import Array, Field, Fields, Text
 from warmstore.records.format.value_encoding import encode
@@ -28,13 +28,15 @@ class Partitions:
     fields: Fields = field(default_factory=dict)
 
     def columns(self, fields: Fields, number: int, count: int) -> dict[str, EncodedRows]:
-        """The columns of `count` records of file `number`, for the partitions in `fields`."""
+        """The columns of `count` records of file `number`, for the partitions in `fields`.
+
+        Raises:
+            SchemaMismatch: a text is no value of its field.
+        """
         columns = {}
         for name, texts in self.texts.items():
             if name in fields:
-                text = texts[number]
-                value: Any = text if text is None or isinstance(fields[name], Text) else int(text)
-                columns[name] = encode(name, fields[name], [value] * count)
+                columns[name] = encode(name, fields[name], [_value(name, texts[number], fields[name])] * count)
         return columns
 
 
@@ -81,6 +83,17 @@ def _of_file(path: Path, root: Path) -> dict[str, str | None]:
         if equals and name:
             values[unquote(name)] = None if text == _ABSENT else unquote(text)
     return values
+
+
+def _value(name: str, text: str | None, field: Field) -> Any:
+    if text is None or isinstance(field, Text):
+        return text
+    try:
+        return float(text) if isinstance(field, Array) and field.numpy.kind == "f" else int(text)
+    except ValueError:
+        raise SchemaMismatch(
+            f"the partition {name}={text} does not fit {field}; pass fields={{..., {name!r}: ws.Text()}}"
+        ) from None
 
 
 def _field(texts: Sequence[str | None]) -> Field:

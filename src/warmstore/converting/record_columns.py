@@ -1,5 +1,6 @@
 """Records as batches of columns, for formats that yield one record after the other."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any, Protocol, TypeVar
 
@@ -86,4 +87,7 @@ def nbytes_of(value: Any) -> int:
         # The first item is taken for all: long lists are common, lists of unequal items are not.
         items = value.values() if isinstance(value, dict) else value
         return _SMALL + len(value) * max(_SMALL, nbytes_of(next(iter(items), 0)))
+    interface = getattr(value, "__array_interface__", None)  # of an image of PIL, for example
+    if interface is not None:
+        return int(math.prod(interface["shape"]) * np.dtype(interface["typestr"]).itemsize)
     return _SMALL

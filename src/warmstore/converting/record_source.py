@@ -87,14 +87,21 @@ class Request:
             open_ended: later records may have more names, which the caller may pass with their fields.
 
         Raises:
-            SchemaMismatch: the caller named a field that the source does not have.
+            SchemaMismatch: the caller named a field that the source does not have; or no field may have a name of the
+                source.
         """
         wanted = names if self.fields is None else list(self.fields)
         for name in wanted:
             if name not in names and not (open_ended and isinstance(self.fields, dict)):
                 raise SchemaMismatch(f"the source has no field {name!r}; it has {list(names)}")
         passed = self.fields if isinstance(self.fields, dict) else {}
-        return check_fields({name: passed[name] if name in passed else infer(name) for name in wanted})
+        fields = {name: passed[name] if name in passed else infer(name) for name in wanted}
+        try:
+            return check_fields(fields)
+        except SchemaMismatch as error:
+            if self.fields is not None:
+                raise
+            raise SchemaMismatch(f"{error}. Choose the others with fields=[...]") from None
 
     @property
     def name(self) -> str:

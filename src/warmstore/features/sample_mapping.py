@@ -7,8 +7,11 @@ from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from warmstore.records.index.sample_keys import HashedId, as_keys
+from warmstore.storage.array_types import Int64
 
 if TYPE_CHECKING:
+    import torch
+
     from warmstore.features.keyed.cache_session import CacheSession
     from warmstore.features.keyed.cached_ids import CachedIds
 
@@ -48,6 +51,14 @@ class SampleMapping(ABC):
         if not is_cached:
             raise KeyError(id)
         return value
+
+    def _samples(self, ids: Any, device: torch.device | None) -> tuple[list[Any], Int64]:
+        """The outputs of the samples that are cached, in order, each as `cache[id]`, and the positions of the others.
+
+        Args:
+            ids, device: see `FeatureCache.get_batch`.
+        """
+        return self._session.samples(as_keys(ids), device)
 
     def __setitem__(self, id: object, output: Any) -> NoReturn:
         raise TypeError(f"a sample is put with its batch: cache.put_batch([{id!r:.80}], outputs), outputs [1, ...]")

@@ -4,6 +4,8 @@ Sizes are in bytes, with decimal units (kB, MB: powers of 1000); parsed sizes ma
 1024). Durations are in seconds. (The `humanize` library parses neither, and writes "12 milliseconds" for "12 ms".)
 """
 
+import contextlib
+import operator
 import re
 from decimal import Decimal
 
@@ -26,12 +28,18 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 
 
 def parse_size(size: int | str) -> int:
-    """Parse a size: bytes as an int, or a string such as "512MB" or "4GiB". Raises ValueError if it is not positive."""
+    """Parse a size: bytes as an int or an integer of NumPy, or a string such as "512MB" or "4GiB".
+
+    Raises:
+        ValueError: it is not positive, or something else.
+    """
     nbytes: int | Decimal = 0
-    if isinstance(size, int) and not isinstance(size, bool):
-        nbytes = size
-    elif isinstance(size, str) and (match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)):
-        nbytes = Decimal(match[1]) * _SIZES.get(match[2].upper(), 0)
+    if isinstance(size, str):
+        if match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size):
+            nbytes = Decimal(match[1]) * _SIZES.get(match[2].upper(), 0)
+    elif not isinstance(size, bool):
+        with contextlib.suppress(TypeError):
+            nbytes = operator.index(size)
     if nbytes < 1:
         raise ValueError(
             f'{size!r} is not a size above zero; write bytes as an int, or a string such as "512MB" or "4GiB"'

@@ -144,3 +144,12 @@ def test_a_cell_may_be_larger_than_a_block(tmp_path: Path) -> None:
         csv.writer(file).writerows([["a", "b"], *([n, "x"] for n in range(1000)), [1000, large], [1001, "y"]])
     with ws.convert(tmp_path / "x.csv", tmp_path / "store") as store:
         holds(store, {"a": np.arange(1002), "b": ["x"] * 1000 + [large, "y"]})
+
+
+def test_a_column_without_a_name_is_left_out_by_naming_the_others(tmp_path: Path) -> None:
+    """As pandas writes an index."""
+    (tmp_path / "x.csv").write_text(",a\n0,1\n1,2\n")
+    with pytest.raises(ws.SchemaMismatch, match=r"field name '' must be .*\. Choose the others with fields=\[\.\.\.\]"):
+        ws.convert(tmp_path / "x.csv", tmp_path / "store")
+    with ws.convert(tmp_path / "x.csv", tmp_path / "store", fields=["a"]) as store:
+        holds(store, {"a": np.array([1, 2])})

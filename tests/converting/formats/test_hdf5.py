@@ -73,6 +73,7 @@ def test_what_no_field_holds_is_named(tmp_path: Path) -> None:
             holds(store, {"x": np.arange(3)})
 
     refused(ws.BadSource, "'y' is a single value", y=3)
+    refused(ws.BadSource, "'y' is a single value", y=h5py.Empty("f4"))
     refused(ws.BadSource, "the same number of records; got .*'y': 4", y=np.arange(4))
     refused(ws.UnsupportedType, "field 'y' has the dtype", y=np.zeros(3, [("a", "i4")]))
     refused(ws.BadSource, "'y' is a link to '/gone'", y=h5py.SoftLink("/gone"))

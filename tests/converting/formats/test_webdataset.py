@@ -141,3 +141,20 @@ def test_json_that_would_change_is_refused(tmp_path: Path, text: str, message: s
     write(tmp_path / "x.tar", [("0.json", b'\xef\xbb\xbf{"a": 1}'), ("1.json", text.encode())])
     with pytest.raises(ws.BadSource, match=rf"1\.json cannot be decoded: .*{message}"):
         ws.convert(tmp_path / "x.tar", tmp_path / "store")
+
+
+@pytest.mark.parametrize("values", [["one", 'a "b"\n', None, {"n": 1}], [1, 2.5, None], [True, 1], [None, "x"]])
+def test_json_files_are_json_values_whatever_the_first_one_holds(tmp_path: Path, values: list[Any]) -> None:
+    write(tmp_path / "x.tar", [(f"{n}.meta.json", json.dumps(value).encode()) for n, value in enumerate(values)])
+    with ws.convert(tmp_path / "x.tar", tmp_path / "store") as store:
+        assert store.fields["meta.json"] == ws.Json()
+        assert [(type(value), value) for value in store["meta.json"][:]] == [(type(value), value) for value in values]
+
+
+@pytest.mark.parametrize("text", ["word", b"word", ["two", "words"]])
+def test_arrays_of_strings_are_refused_by_name(tmp_path: Path, text: Any) -> None:
+    write(tmp_path / "x.tar", [("a.npy", npy(np.array(text))), ("a.cls", b"1")])
+    with pytest.raises(ws.UnsupportedType, match=r"x\.tar: a\.npy is an array of strings.*fields=\[\.\.\.\]"):
+        ws.convert(tmp_path / "x.tar", tmp_path / "store")
+    with ws.convert(tmp_path / "x.tar", tmp_path / "store", fields=["cls"]) as store:
+        holds(store, {"cls": np.ones(1, np.int64)})

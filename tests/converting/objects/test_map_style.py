@@ -1,5 +1,6 @@
 """torch's map-style data sets."""
 
+import weakref
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,24 @@ def test_an_item_of_one_part(tmp_path: Path) -> None:
     tensors = torch.utils.data.TensorDataset(torch.arange(9), torch.zeros(9, 2))
     with ws.convert(torch.utils.data.Subset(tensors, [3, 1]), tmp_path / "subset") as store:
         holds(store, {"0": np.array([3, 1]), "1": np.zeros((2, 2), np.float32)})
+
+
+def test_images_of_pil_are_converted_few_at_a_time(tmp_path: Path) -> None:
+    image: Any = pytest.importorskip("PIL.Image")
+    alive: list[int] = []
+    made: list[weakref.ref[Any]] = []
+
+    def item(number: int) -> Any:
+        new = image.new("RGB", (20, 20), (number, 0, 0))  # larger than a batch
+        made.append(weakref.ref(new))
+        alive.append(sum(each() is not None for each in made))
+        return new, number
+
+    with ws.convert(Items(item), tmp_path / "store") as store:
+        pixels = np.zeros((20, 20, 20, 3), np.uint8)
+        pixels[..., 0] = np.arange(20)[:, None, None]
+        holds(store, {"0": pixels, "1": np.arange(20)})
+    assert max(alive) <= 3
 
 
 def test_what_cannot_be_converted_is_named(tmp_path: Path) -> None:

@@ -100,6 +100,17 @@ def test_a_pandas_frame(tmp_path: Path) -> None:
         assert present(store)["o"] == [True, False, True, False]
 
 
+def test_times_of_pandas_with_a_zone_are_those_in_utc(tmp_path: Path) -> None:
+    pandas: Any = pytest.importorskip("pandas")
+    times = np.array(["2024-03-31T00:30", "2024-03-31T01:30", "NaT"], "M8[us]")
+    aware = pandas.Series(times).dt.tz_localize("UTC").dt.tz_convert("Europe/Berlin")
+    frame = pandas.DataFrame({"at": aware, "x": [1, 2, 3]})
+    sources = (frame, frame.set_index("at"), {"at": aware, "x": [1, 2, 3]}, {"at": pandas.Index(aware), "x": [1, 2, 3]})
+    for number, source in enumerate(sources):
+        with ws.convert(source, tmp_path / f"{number}") as store:
+            holds(store, {"at": times, "x": np.array([1, 2, 3])})
+
+
 def test_an_index_of_pandas_is_a_field_or_refused(tmp_path: Path) -> None:
     pandas: Any = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"k": [3, 4, 5], "l": ["a", "b", "d"], "x": [1, 2, 3]})

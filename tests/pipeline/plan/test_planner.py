@@ -1,4 +1,5 @@
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from warmstore.pipeline.pipeline import Pipeline
 from warmstore.pipeline.plan.plan_figures import Placement
 from warmstore.pipeline.plan.planner import plan
 from warmstore.pipeline.profile.profile import Disk, Profile, Scaling
+from warmstore.pipeline.tiers.tier_folders import disk_folder
 
 
 def of_step(made: ws.Plan) -> dict[Placement, int]:
@@ -294,6 +296,22 @@ def test_budgets_as_people_write_them(tmp_path: Path) -> None:
         made = plan(pipeline(1000, 1)._chain, found, memory=nothing, disk=nothing, folder=tmp_path)  # type: ignore[arg-type]
         assert (made.memory, made.disk, made.placements, made.workers) == (0, 0, (), 2)
     assert plan(pipeline(1000, 1)._chain, found, memory=1e9).memory == 10**9  # type: ignore[arg-type]
+
+
+def test_only_free_bytes_and_those_of_cached_samples_are_available_on_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of a plan may be that of the data."""
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "0.jpg").write_bytes(bytes(3_000_000))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1_000_000))
+    made = plan(pipeline(1000, 1)._chain, profile([0, 0.001], [100, 4000]), disk="10MB", folder=tmp_path)
+    assert made.disk == 1_000_000
+    assert "Only 1,000,000 bytes are available on the disk; the plan uses no more." in made.notes
+    (disk_folder(tmp_path) / "samples").write_bytes(bytes(2_000_000))
+    made = plan(pipeline(1000, 1)._chain, profile([0, 0.001], [100, 4000]), disk="10MB", folder=tmp_path)
+    assert 3_000_000 < made.disk < 3_100_000
 
 
 def test_a_profile_of_another_pipeline_is_refused() -> None:

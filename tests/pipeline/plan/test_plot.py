@@ -32,6 +32,11 @@ def test_the_table_says_what_is_kept_where_and_what_an_epoch_takes() -> None:
     assert "+10% of what was predicted" in str(one)
 
 
+@pytest.mark.parametrize("folder", ["cache [v2]", "[red]", "runs [/x]"])
+def test_the_table_names_a_folder_as_it_is(folder: str) -> None:
+    assert f"of 2.2 MB in {folder}." in str(made(folder=folder))
+
+
 def test_a_forbidden_step_says_why() -> None:
     found = profile([0, 0.002], [100, 1000])
     assert "no: cache='never'" in str(plan(pipeline(1000, 1, step1="never")._chain, found, memory="1GB"))

@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +23,12 @@ from tests.pipeline.profiles import profile as made_up
 from tests.slow import thinned
 
 import warmstore as ws
-from warmstore.pipeline.profile import disk_speed, profiler, step_profiler
+from warmstore.pipeline.profile import disk_speed, profiler, step_profiler, throughput
 from warmstore.pipeline.profile.disk_speed import measure_disk
 from warmstore.pipeline.profile.profile import Disk, Profile
 from warmstore.pipeline.profile.profiler import profile
 from warmstore.pipeline.tiers import tier_folders
+from warmstore.records.format import fields
 from warmstore.storage import checked_json
 
 pytestmark = pytest.mark.forks
@@ -441,6 +443,62 @@ def test_samples_of_large_values_are_not_all_held(monkeypatch: pytest.MonkeyPatc
     run = step_profiler.run_steps(PIPE._chain, np.arange(200), [0] * 200, np.inf, lambda count: None)
     assert len(run.buckets) == 200
     assert len(run.last) == 48
+
+
+def test_few_samples_of_large_values_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks: list[int] = []
+    run_stage = step_profiler._run_stage
+
+    def counted(chain: Any, k: int, block: list[int], *rest: Any, **options: Any) -> list[float]:
+        blocks.append(len(block))
+        return run_stage(chain, k, block, *rest, **options)
+
+    monkeypatch.setattr(step_profiler, "_run_stage", counted)
+    for most, at_once in ((1 << 30, 16), (3 * 8 * 8 * 256 + 5000, 3), (1, 1)):
+        blocks.clear()
+        monkeypatch.setattr(step_profiler, "_BLOCK_BYTES", most)
+        run = step_profiler.run_steps(PIPE._chain, np.arange(48), [0] * 48, np.inf, lambda count: None)
+        assert len(run.buckets) == 48
+        assert max(blocks) == at_once
+
+
+def widened(value: np.ndarray) -> np.ndarray:
+    return np.repeat(value, 100)
+
+
+def narrowed(value: np.ndarray) -> np.ndarray:
+    return value[:50].copy()
+
+
+def test_a_stage_larger_than_a_record_is_not_cached_and_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the frames of a video before they are made smaller."""
+    monkeypatch.setattr(fields, "LARGEST_RECORD", 50_000)
+    pipe = ws.Pipeline([np.arange(number, number + 100) for number in range(20)]).step(widened).step(narrowed)
+    found = measured(pipe, max_workers=0)
+    assert found.stages[1].stored == {}
+    assert "a record of 80,016 bytes is too large: one holds at most 50,000" in found.stages[1].trouble
+    assert set(found.stages[0].stored) == set(found.stages[2].stored) == {"raw", "zstd"}
+    plan = pipe.plan(profile=found, memory="20MB")
+    assert "too large" in plan.reasons[1]
+    with pipe.loader(plan, batch_size=10, workers=0) as loader:
+        assert [batch.shape for batch in loader] == [(10, 50)] * 2
+
+
+def test_a_rank_measures_batches_of_all_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As places are counted over all ranks, one of four ranks would seem four times as fast."""
+    for name, value in {"RANK": 1, "WORLD_SIZE": 4, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 4}.items():
+        monkeypatch.setenv(name, str(value))
+    lengths: list[int] = []
+    make = throughput.loader_of
+
+    def kept(*given: Any, **options: Any) -> ws.Loader:
+        loader = make(*given, **options)
+        lengths.append(len(loader))
+        return loader
+
+    monkeypatch.setattr(throughput, "loader_of", kept)
+    throughput.measure(PIPE._chain, 20, 0, 0.01)
+    assert lengths == [10]
 
 
 def test_bandwidth_lies_between_those_measured() -> None:

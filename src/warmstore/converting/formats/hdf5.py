@@ -127,7 +127,7 @@ def _field(h5py: Any, name: str, dataset: Any) -> Field:
         raise UnsupportedType(
             f"field {name!r} holds {dataset.dtype}, which no field holds; leave it out with fields=[...]"
         )
-    return array_field(name, dataset.dtype, dataset.shape[1:])
+    return array_field(name, dataset.dtype, (dataset.shape or ())[1:])
 
 
 def _length(path: Path, name: str, dataset: Any) -> int:

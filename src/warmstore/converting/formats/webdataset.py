@@ -45,8 +45,15 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
         raise BadSource(f"{', '.join(map(str, files))}: no records")
 
     def infer(name: str, data: Any) -> Field:
+        if _kind(name) == "json":
+            return Json()  # whatever value the first record has
         where = next(sample.where for sample in first if sample.files.get(name) is data)
-        return field_of(name, _decoded(where, name, data, None))
+        value = _decoded(where, name, data, None)
+        if isinstance(value, np.ndarray) and value.dtype.kind in "SU":
+            raise UnsupportedType(
+                f"{where}.{name} is an array of strings, which no field holds; leave it out with fields=[...]"
+            )
+        return field_of(name, value)
 
     fields = fields_of_records(request, [sample.files for sample in first], infer)
 
@@ -102,6 +109,11 @@ def _samples(files: Sequence[Path], all_fields: bool) -> Generator[_Sample, None
         before += path.stat().st_size
 
 
+def _kind(name: str) -> str:
+    """The last part of an extension."""
+    return name.rpartition(".")[2]
+
+
 def _decoded(where: str, name: str, data: Any, field: Field | None) -> Any:
     """The value of a sample's file. Errors name the file."""
     try:
@@ -113,8 +125,7 @@ def _decoded(where: str, name: str, data: Any, field: Field | None) -> Any:
 
 
 def _value(name: str, data: Any, field: Field | None) -> Any:
-    # `field` is the caller's choice, or None.
-    kind = name.rpartition(".")[2]
+    kind = _kind(name)
     if name == KEY or isinstance(field, Bytes):
         return data
     if kind == "txt" or isinstance(field, Text):

@@ -101,6 +101,8 @@ def _polars_values(series: Any) -> Any:
 
 def _pandas_values(series: Any) -> Any:
     dtype = series.dtype
+    if getattr(dtype, "tz", None) is not None:  # to_numpy gives Timestamps, which no field holds
+        return series.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
     if isinstance(dtype, np.dtype) and dtype.kind != "O":
         return series.to_numpy()
     if not isinstance(dtype, np.dtype) and hasattr(series.array, "__arrow_array__"):

@@ -224,14 +224,23 @@ class CacheSession:
             )
         return schema.assemble(values, self._pad_value, device, allow_pickle=self._allow_pickle)
 
-    def sample(self, key: Keys) -> tuple[Any, bool]:
-        """The output of one sample, on the CPU, and whether it is cached."""
-        values, _ = self.fetch(key)
+    def samples(self, keys: Keys, device: torch.device | None = None) -> tuple[list[Any], Int64]:
+        """The outputs of the keys that are cached, in order, each without the dimension of samples; and the indices of
+        the missing keys, int64."""
+        values, missing = self.fetch(keys)
         if values is None:
-            return None, False
+            return [], missing
         schema = self.version.schema
         assert schema is not None
-        return schema.sample(values, None, allow_pickle=self._allow_pickle), True
+        parts = (
+            {path: column[row : row + 1] for path, column in values.items()} for row in range(len(keys) - len(missing))
+        )
+        return [schema.sample(part, device, allow_pickle=self._allow_pickle) for part in parts], missing
+
+    def sample(self, key: Keys) -> tuple[Any, bool]:
+        """The output of one sample, on the CPU, and whether it is cached."""
+        found, _ = self.samples(key)
+        return (found[0], True) if found else (None, False)
 
     # Accepting outputs
 

@@ -1,13 +1,13 @@
 """Byte budgets of a plan, checked against the machine."""
 
-import contextlib
-import os
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from warmstore.errors import BadBudget
+from warmstore.pipeline.tiers.tier_folders import tier_folder
+from warmstore.storage.disk_usage import folder_bytes
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.memory.memory_limits import total_memory
 
@@ -56,16 +56,9 @@ def disk_budget(disk: int | str | None, folder: Path | None) -> int:
 
 
 def available_on_disk(folder: Path, wanted: int) -> int:
-    """How many of `wanted` bytes are available: free ones, and those already in the folder."""
+    """How many of `wanted` bytes are available: free ones, and those of the samples that the folder has already."""
     free = shutil.disk_usage(_existing(folder)).free
-    if wanted <= free:
-        return wanted
-    taken = 0
-    for at, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):  # removed meanwhile
-                taken += (Path(at) / name).lstat().st_size
-    return min(wanted, free + taken)
+    return wanted if wanted <= free else min(wanted, free + folder_bytes(tier_folder(folder)))
 
 
 def _bytes(name: str, size: int | float | str | None) -> int:

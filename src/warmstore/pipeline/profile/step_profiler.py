@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.errors import SampleSkipped, UnsupportedType
+from warmstore.errors import SampleSkipped, SchemaMismatch, UnsupportedType
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.batched_steps import row_of
 from warmstore.pipeline.chain import Chain
@@ -41,6 +41,7 @@ LAST = 256 << 20
 """Approximate bytes of final values to measure the transfer of batches with."""
 
 _BLOCK = 16  # samples per block, at most
+_BLOCK_BYTES = 256 << 20  # approximate bytes of the values of a block, at most
 _QUEUED = Path("/proc/thread-self/schedstat")
 _IO = Path("/proc/self/io")
 _CACHES = 64 << 20  # bytes that displace the contents of the CPU's caches
@@ -73,12 +74,14 @@ class Measured:
 class ProfileRun:
     """The measured samples.
 
-    stages: one more than steps. buckets: of each sample. last: some of the final values.
+    stages: one more than steps. buckets: of each sample. last: some of the final values. largest: bytes of the largest
+    stage of a sample, or 0 if no stage can be stored.
     """
 
     stages: list[Measured]
     buckets: list[int]
     last: list[Any]
+    largest: int = 0
 
 
 def run_steps(
@@ -102,7 +105,8 @@ def run_steps(
     each, first, first_batched = _first_calls(chain, indices, run, until), 0, singles(chain.steps)
     skipped: dict[int, Exception] = {}
     while first < len(indices) and not (first and time.perf_counter() > until):
-        size = max(1, int(min(_BLOCK, (until - time.perf_counter()) / max(each, 1e-9))))
+        within = (until - time.perf_counter()) / max(each, 1e-9)
+        size = max(1, int(min(_BLOCK, within, _BLOCK_BYTES / max(run.largest, 1))))
         block = indices[first : first + size].tolist()
         values: list[Any] = [None] * len(block)
         watch = WriteWatch(values, copies=True)
@@ -216,7 +220,7 @@ def _compare(chain: Chain, run: ProfileRun, index: int, until: float) -> bool:
     found = changes(chain, index, lambda: _has_time(began, until))
     if found is None:
         return False
-    changed, reasons = found
+    changed, reasons, run.largest = found
     for stage, differs, reason in zip(run.stages, changed, reasons, strict=True):
         stage.trouble = stage.trouble or (reason if differs else "")
     if any(changed) and not any(reasons):
@@ -282,9 +286,10 @@ def stage_of(
             if codec == "raw" or time.perf_counter() < until:
                 try:
                     stored[codec] = _stored(measured, where, counts, codec, folder / codec)
-                except OSError as error:
+                except (OSError, SchemaMismatch) as error:  # the latter: it is larger than a record may be
                     shutil.rmtree(folder, ignore_errors=True)
-                    measured.trouble = f"there is no room to measure its store: {error}"
+                    why = "there is no room to measure its store: " if isinstance(error, OSError) else ""
+                    measured.trouble = f"{why}{error}"
             tick(1)
     seconds = np.array(measured.seconds)
     half = len(seconds) // 2

@@ -86,7 +86,9 @@ def measure(chain: Chain, batch_size: int, workers: int, seconds: float) -> Thro
     others = _children()
     workers = checked_workers(chain.steps, workers, None)
     source = uncached_source(chain)
-    with closing(loader_of(source, batch_size, workers=workers, on_error="skip")) as loader:
+    # All samples, also in a rank of several: a loader counts the places of all ranks, and makes the batches of one.
+    options: dict[str, Any] = {"on_error": "skip", "rank": 0, "world_size": 1}
+    with closing(loader_of(source, batch_size, workers=workers, **options)) as loader:
         batches = _endless(loader)
         for _ in range(_SETTLE * max(workers, 1)):
             next(batches)

@@ -81,14 +81,17 @@ class Trial:
             self._done = number + 1
             self.watch.look(self._done)
 
-    def stages(self) -> Iterator[bytes]:
-        """The sample after each step, as bytes that are equal if samples are; b"" if it cannot be stored."""
+    def stages(self) -> Iterator[tuple[bytes, int]]:
+        """For the sample after each step: a hash that is equal if samples are, and its bytes; b"" and 0 if it cannot be
+        stored."""
         for last in range(len(self._chain.steps) + 1):
             self.run(last)
             try:
-                yield to_bytes(*flatten(self.value))
+                data = to_bytes(*flatten(self.value))
             except UnsupportedType:
-                yield b""
+                yield b"", 0
+            else:
+                yield xxhash.xxh3_128_digest(data), len(data)
 
     def take(self, *, copy: bool = False) -> Taken:
         """Flatten the sample as it is now, with its parts in outside memory marked.
@@ -171,16 +174,16 @@ def examples(chain: Chain, indices: list[int], step: int) -> Iterator[Taken]:
             trial.watch.restore()
 
 
-def changes(chain: Chain, index: int, goes_on: Callable[[], bool]) -> tuple[list[bool], list[str]] | None:
+def changes(chain: Chain, index: int, goes_on: Callable[[], bool]) -> tuple[list[bool], list[str], int] | None:
     """Compute a sample twice, and undo writes to outside memory.
 
     Args:
         goes_on: called in between; if it is false, the sample is not computed again.
 
     Returns:
-        For each stage, whether the second result differs; and a message if steps write to outside memory that the
-        sample refers to by then, else "". None if the sample was computed once, if it cannot be read, or if a step
-        fails on it and skips or substitutes it.
+        For each stage, whether the second result differs, and a message if steps write to outside memory that the
+        sample refers to by then, else ""; and the bytes of the largest stage. None if the sample was computed once, if
+        it cannot be read, or if a step fails on it and skips or substitutes it.
     """
     raw: list[Any] = []
     again: list[Any] = []
@@ -201,9 +204,9 @@ def changes(chain: Chain, index: int, goes_on: Callable[[], bool]) -> tuple[list
     if trial.substituted or other.substituted:
         return None
     seen = [[stage for stage in written if stage <= k] for k in range(len(first))]
-    return [before != after for before, after in zip(first, second, strict=True)], [
-        _write_message(chain, stages[-1]) if stages else "" for stages in seen
-    ]
+    differs = [before != after for before, after in zip(first, second, strict=True)]
+    messages = [_write_message(chain, stages[-1]) if stages else "" for stages in seen]
+    return differs, messages, max(size for _, size in first)
 
 
 def _read(chain: Chain, index: int, raws: list[Any]) -> bool:
