@@ -108,10 +108,12 @@ def size_of(data: bytes, where: str) -> tuple[int, int]:
 
 
 def decoded(data: bytes, where: str, size: tuple[int, int] | None = None) -> np.ndarray[Any, Any]:
-    """The pixels of an image file, uint8 [height, width, 3], resized to `size` if given.
+    """The pixels of an image file, uint8 [height, width, 3], resized to `size` if given. Of colours with 16 bits a
+    channel these are the upper 8, as Pillow reads them.
 
     Raises:
-        BadSource: the file is damaged; the message has `where`. UnsupportedType: pixels have more than 8 bits.
+        BadSource: the file is damaged; the message has `where`. UnsupportedType: gray pixels have more than 8 bits, of
+            which Pillow would make other shades.
     """
     from PIL import Image
 
