@@ -64,11 +64,11 @@ def selection_of(source: Any, choose: Callable[[int], Int64]) -> Selection:
     Args:
         choose: returns positions, given the number of samples.
     """
-    outer = source if isinstance(source, Selection) else getattr(source, "selection", None)
+    outer = source.selection if isinstance(source, Subset) else source
     if isinstance(outer, Selection):
         return outer.select(choose(len(outer.positions)))
     resolved = resolve(source)
-    of = resolved if hasattr(source, "_as_source") else source
+    of = resolved if hasattr(type(source), "_as_source") else source
     return Selection(of, resolved, choose(len(resolved)))
 
 

@@ -24,12 +24,14 @@ from warmstore.loading.sources.sequence import SequenceSource
 from warmstore.loading.sources.store import FieldSource, StoreSource
 from warmstore.loading.values.value_types import (
     MANY,
+    has_rows,
     is_aligned,
     is_column,
     is_frame,
     is_hugging_face,
     is_of,
     is_stream,
+    is_subset,
     is_torch_set,
 )
 from warmstore.records.field_views import FieldsView, FieldView
@@ -76,14 +78,14 @@ class _Resolver:
         self._copy = copy
 
     def source(self, value: Any, collation: Collation) -> Source:
-        selection = getattr(value, "selection", None)
-        if isinstance(selection, Selection):
+        if is_subset(value):
+            selection: Selection = value.selection
             plain = self._fields is None and self._copy and collation == Collation({})
             inner = selection.source if plain else self.source(selection.of, collation)
             return SubsetSource(inner, selection.positions)
         if isinstance(value, Source):
             return value
-        if hasattr(value, "_as_source"):
+        if hasattr(type(value), "_as_source"):
             return value._as_source()  # type: ignore[no-any-return]
         for resolve in (self._of_sources, self._of_memory):
             source = resolve(value, collation)
@@ -151,8 +153,7 @@ class _Resolver:
             return SubsetSource(inner, positions_of(value.indices, len(inner)))
         if is_torch_set(value, "ConcatDataset"):
             return ConcatSource([self.source(part, collation) for part in value.datasets])
-        has_items = hasattr(value, "__getitems__") or hasattr(value, "__getitem__")
-        if hasattr(value, "__len__") and has_items and not is_of(value, ("warmstore", "FeatureCache")):
+        if has_rows(value) and not is_of(value, ("warmstore", "FeatureCache")):
             return SequenceSource(value, copy=self._copy)
         raise refusal_of(value)
 

@@ -8,6 +8,7 @@ from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.source import Source
 from warmstore.loading.values.content_hash import hash_of_plain
 from warmstore.loading.values.ownership import owned, owned_alone
+from warmstore.loading.values.value_types import many_of
 from warmstore.records.sample_batch import SampleBatch
 from warmstore.storage.cached_property import cached_property
 
@@ -26,14 +27,15 @@ class SequenceSource(Source):
 
     def __init__(self, samples: Any, *, copy: bool = True) -> None:
         self._samples = samples
-        self._many = getattr(samples, "__getitems__", None)
+        self._many = many_of(samples)
         self._copy = copy
 
     @cached_property
     def identity(self) -> Any:
         """A hash of all values of a list of plain values; that of the source of a data set of warmstore; else None."""
         if not isinstance(self._samples, list | tuple | range):
-            return getattr(self._samples, "_samples_identity", None)
+            is_own = hasattr(type(self._samples), "_samples_identity")
+            return self._samples._samples_identity if is_own else None
         found = hash_of_plain(self._samples)
         return None if found is None else {"kind": "values", "rows": len(self), "hash": found}
 
