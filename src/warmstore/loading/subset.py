@@ -55,6 +55,7 @@ class Subset:
     def __getitems__(self, positions: Any) -> SampleBatch:
         """Many samples, which `ws.collate` turns into a batch at no cost."""
         at = np.asarray(positions, np.int64)
+        self._source.begin_pass(getattr(positions, "began", 0))
         return SampleBatch(self._source.read_in(getattr(positions, "epoch", 0), at), len(at), positions)
 
 
