@@ -65,6 +65,7 @@ def source_of(
     """
     if isinstance(fields, str):
         raise TypeError(f"fields must be a list of names; got {fields!r:.80}")
+    fields = None if fields is None else list(fields)  # a pandas Index has no truth value, a generator one pass
     if is_stream(value):
         return IterableSource(value, copy=copy)
     return _Resolver(fields, copy).source(value, collation or Collation({}))
@@ -115,7 +116,7 @@ class _Resolver:
         if isinstance(value, RecordStore):
             return StoreSource(value, self._fields, collation, copy=self._copy)
         if isinstance(value, FieldsView):
-            names = value.names if self._fields is None else list(self._fields)
+            names = value.names if self._fields is None else self._fields
             check_known(f"the view of {value.store.path}", names, value.names)
             return StoreSource(value.store, names, collation, copy=self._copy)
         if isinstance(value, FieldView):
