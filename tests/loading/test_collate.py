@@ -185,6 +185,16 @@ def test_samples_with_different_keys_are_refused(samples: Any) -> None:
             list(loader)
 
 
+def test_unsigned_beside_signed_integers_are_not_rounded() -> None:
+    exact = 2**53 + 1  # NumPy makes floats of the two
+    for values in ([np.uint64(exact), np.int64(-2)], [np.int64(-exact), np.uint64(3)], [np.uint64(exact), np.int64(2)]):
+        found = stack(values)
+        assert found.dtype == np.int64
+        assert found.tolist() == [int(value) for value in values]
+    assert stack([np.uint64(2**63 + 1), np.int64(-2)]) == [2**63 + 1, -2]
+    assert stack([2.0**60, 3]).dtype == np.float64
+
+
 def test_integers_are_never_rounded() -> None:
     large = 2**63 + 1
     for values in ([large, 1], [1, large], [np.uint64(large), np.int64(1)]):

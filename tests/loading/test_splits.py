@@ -163,6 +163,18 @@ def test_no_group_is_in_two_parts(groups: list[int], shares: list[float], seed: 
         assert abs(len(part) - n * share) <= largest + 1
 
 
+def test_labels_that_are_tensors_count_by_their_numbers() -> None:
+    torch = pytest.importorskip("torch")
+    numbers = [at // 4 for at in range(40)]
+    labels = list(torch.tensor(numbers))  # as a data set of tensors gives them
+    for name in ("groups", "stratify"):
+        for given_labels in (labels, tuple(labels)):
+            parts = ws.split(range(40), [0.5, 0.3, 0.2], **{name: given_labels})
+            assert positions(parts) == positions(ws.split(range(40), [0.5, 0.3, 0.2], **{name: numbers}))
+    flags = ws.split(range(40), 0.5, groups=[label > 4 for label in labels])
+    assert positions(flags) == [list(range(20)), list(range(20, 40))]
+
+
 def test_groups_fill_parts_evenly() -> None:
     groups = np.arange(100_000) // 10
     parts = ws.split(range(100_000), [0.8, 0.1, 0.1], groups=groups)

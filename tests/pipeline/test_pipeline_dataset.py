@@ -149,6 +149,49 @@ def test_a_batch_sampler_of_ours_tells_the_epoch(pipe: ws.Pipeline) -> None:
             assert same(got.numpy(), np.stack([wanted(pipe, index, epoch) for index in range(COUNT)]))
 
 
+@pytest.mark.parametrize("options", [{"workers": 0}, {"workers": 2}, {"processes": 2}])
+def test_a_loader_of_ours_tells_the_epoch(pipe: ws.Pipeline, options: Any) -> None:
+    """Through what holds the data set, too, and after a resume."""
+    numbers = np.arange(COUNT)
+    with pipe.dataset() as data, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for source, part in (
+            (data, lambda batch: batch),
+            (ws.Subset(data, numbers), lambda batch: batch),
+            ({"x": data, "at": numbers}, lambda batch: batch["x"]),
+            (ws.Dataset(pipe, collate=ws.Pad()), lambda batch: batch),
+        ):
+            with ws.Loader(source, 8, **options) as loader:
+                for epoch in range(3):
+                    got = np.concatenate([part(batch) for batch in loader])
+                    assert same(got, np.stack([wanted(pipe, index, epoch) for index in range(COUNT)]))
+                loader.set_epoch(1)
+                batches = iter(loader)
+                next(batches)
+                state = loader.state_dict()
+                rest = [part(batch) for batch in batches]
+                loader.load_state_dict(state)
+                assert same(np.concatenate([part(batch) for batch in loader]), np.concatenate(rest))
+
+
+def test_an_epoch_that_the_program_sets_counts_above_that_of_a_loader(pipe: ws.Pipeline) -> None:
+    with pipe.dataset() as data:
+        for epoch in (0, 5):
+            data.set_epoch(epoch)
+            (got,) = ws.Loader(data, COUNT)
+            assert same(got, np.stack([wanted(pipe, index, epoch) for index in range(COUNT)]))
+
+
+def test_a_subset_told_the_epoch_by_a_batch_sampler(pipe: ws.Pipeline) -> None:
+    with pipe.dataset() as data:
+        for source in (ws.Subset(data, range(COUNT)), ws.Dataset(data)):
+            sampler = ws.BatchSampler(source, 8)
+            loader: Any = DataLoader(source, batch_sampler=sampler, collate_fn=ws.collate)
+            for epoch in range(3):
+                got = torch.cat(list(loader))
+                assert same(got.numpy(), np.stack([wanted(pipe, index, epoch) for index in range(COUNT)]))
+
+
 def test_states_of_batch_samplers_know_the_samples_and_the_seed(pipe: ws.Pipeline) -> None:
     def sampler(pipe: ws.Pipeline, seed: int = 0) -> Any:
         return ws.BatchSampler(pipe.dataset(seed=seed), 8, "shuffle")

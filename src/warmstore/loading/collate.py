@@ -196,13 +196,16 @@ def _stacked(samples: list[Any]) -> Any:
 def _array_of(values: list[Any]) -> np.ndarray[Any, Any] | None:
     """Numbers as an array; None for integers that no dtype holds, of which NumPy makes rounded floats or objects."""
     array = np.asarray(values)
-    may_be_rounded = array.dtype == object or (array.dtype == np.float64 and (abs(array) >= 2**63).any())
+    may_be_rounded = array.dtype == object or (array.dtype == np.float64 and (abs(array) >= 2**53).any())
     if not array.size or not may_be_rounded:
         return array
     whole = np.asarray(values, object)
     if not all(isinstance(value, int | np.integer) for value in whole.flat):
         return array
-    return whole.astype(np.uint64) if whole.min() >= 0 and whole.max() < 2**64 else None
+    least, most = int(whole.min()), int(whole.max())
+    fitting = (kind for kind in (np.int64, np.uint64) if np.iinfo(kind).min <= least and most <= np.iinfo(kind).max)
+    dtype = next(fitting, None)
+    return None if dtype is None else whole.astype(dtype)
 
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_, np.datetime64, np.timedelta64)

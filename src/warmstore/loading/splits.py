@@ -15,7 +15,7 @@ from warmstore.loading.samplers.counter_rng import MOST_SEED, Int64, derive_keys
 from warmstore.loading.samplers.permutation import permuted
 from warmstore.loading.subset import Subset, selection_of
 from warmstore.loading.validation import integer
-from warmstore.records.format.array_interop import is_tensor, to_numpy
+from warmstore.records.format.array_interop import is_jax_array, is_tensor, to_numpy
 
 _KIND = "split"
 
@@ -151,6 +151,8 @@ def _rank(n: int, seed: int, shuffle: bool) -> Int64:
 def _codes(name: str, labels: Any, n: int) -> Int64:
     """Labels as numbers from 0 on, int64 [n]."""
     values = to_numpy(labels) if is_tensor(labels) else labels
+    if isinstance(values, list | tuple):  # tensors of equal numbers are different keys of a dict
+        values = [to_numpy(value)[()] if is_tensor(value) or is_jax_array(value) else value for value in values]
     if isinstance(values, list | tuple) and not all(isinstance(value, int | float | np.number) for value in values):
         array = np.empty(len(values), object)
         array[:] = values

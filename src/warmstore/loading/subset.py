@@ -55,6 +55,7 @@ class Subset:
     def __getitems__(self, positions: Any) -> SampleBatch:
         """Many samples, which `ws.collate` turns into a batch at no cost."""
         at = np.asarray(positions, np.int64)
+        self._source.begin_pass(getattr(positions, "began", 0))
         return SampleBatch(self._source.read_in(getattr(positions, "epoch", 0), at), len(at), positions)
 
 
@@ -64,11 +65,11 @@ def selection_of(source: Any, choose: Callable[[int], Int64]) -> Selection:
     Args:
         choose: returns positions, given the number of samples.
     """
-    outer = source if isinstance(source, Selection) else getattr(source, "selection", None)
+    outer = source.selection if isinstance(source, Subset) else source
     if isinstance(outer, Selection):
         return outer.select(choose(len(outer.positions)))
     resolved = resolve(source)
-    of = resolved if hasattr(source, "_as_source") else source
+    of = resolved if hasattr(type(source), "_as_source") else source
     return Selection(of, resolved, choose(len(resolved)))
 
 

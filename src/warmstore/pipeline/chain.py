@@ -1,7 +1,7 @@
 """A chain: a source, and the steps that process each of its samples. It has identities, and caches nothing."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from warmstore.identity.samples.selected_samples import SelectedSamples
 from warmstore.loading.collate import stack
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.trainers.dataset import Dataset
-from warmstore.loading.values.value_types import is_of
+from warmstore.loading.values.value_types import is_of, many_of
 from warmstore.pipeline.batched_steps import first_difference, row_of
 from warmstore.pipeline.step_identities import Identities
 from warmstore.pipeline.steps import ChainSettings, Step, deterministic
@@ -47,9 +47,9 @@ class Chain:
             source = Dataset(source)
         elif is_of(source, _SERIES):
             source = SeriesRows(source)
-        if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
-            kind = type(source).__name__
-            raise BadSource(f"a {kind} is no source of samples: it needs __len__ and __getitem__, like a list")
+        kind = type(source)
+        if not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
+            raise BadSource(f"a {kind.__name__} is no source of samples: it needs __len__ and __getitem__, like a list")
         self.source = source
         self.steps = steps
         self.settings = ChainSettings() if settings is None else settings
@@ -91,8 +91,11 @@ class Chain:
     @property
     def reads_many(self) -> bool:
         """Whether the source reads many samples at once. Others may give one buffer, filled anew for each sample."""
-        source = self.source.of if isinstance(self.source, SelectedSamples) else self.source
-        return hasattr(source, "__getitems__")
+        return self._many is not None
+
+    @property
+    def _many(self) -> Callable[[Any], Any] | None:
+        return many_of(self.source.of if isinstance(self.source, SelectedSamples) else self.source)
 
     def raw_values(self, positions: list[int]) -> list[Any]:
         """The raw values at some positions.
@@ -100,10 +103,11 @@ class Chain:
         Raises:
             BadSource: `__getitems__` does not return a list with one sample per position.
         """
-        get_many = getattr(self.source, "__getitems__", None)
+        get_many = self._many
         if get_many is None or not positions:
             return [self.source[index] for index in positions]
-        found = get_many(positions)
+        chosen = self.source.indices[positions].tolist() if isinstance(self.source, SelectedSamples) else positions
+        found = get_many(chosen)
         if isinstance(found, Mapping) or len(found) != len(positions):
             raise BadSource(
                 f"__getitems__ of {type(self.source).__name__} gave a {type(found).__name__} of {len(found):,} for "

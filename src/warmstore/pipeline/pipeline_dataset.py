@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.sources.sequence import InEpoch
 from warmstore.loading.steps.cursor import MOST_EPOCH
 from warmstore.loading.validation import integer, position
 from warmstore.pipeline.pipeline_loader import check_sent
@@ -20,6 +21,7 @@ from warmstore.pipeline.pipeline_source import PipelineSource
 from warmstore.records.sample_batch import SampleBatch
 from warmstore.storage.lifecycle import Closeable
 
+_SET, _TOLD = 1, 2  # somebody sets epochs; nobody does, and a warning has said so
 _UNTOLD = 2  # times that all samples were read in one epoch, after which a warning asks for `set_epoch`
 
 
@@ -76,7 +78,7 @@ class PipelineDataset(Closeable):
         Raises:
             ValueError: `epoch` is not an integer from 0 to 2**64 - 2.
         """
-        state = [integer("epoch", epoch, 0, MOST_EPOCH), 0, 1, 0]
+        state = [integer("epoch", epoch, 0, MOST_EPOCH), 0, _SET, 0]
         self._shared[:4] = np.array(state, np.uint64).view(np.int64)
 
     def __getitem__(self, index: int) -> Any:
@@ -94,7 +96,8 @@ class PipelineDataset(Closeable):
         return (self[index] for index in range(len(self)))
 
     def __getitems__(self, indices: Any) -> SampleBatch:
-        """Many samples as of the epoch, or as of that of the indices if a sampler of warmstore made them.
+        """Many samples as of the epoch, or as of that of the indices if a sampler of warmstore made them; if a `Loader`
+        did, as of its epoch unless `set_epoch` was called.
 
         `warmstore.collate` makes a batch of the result at no cost, any other collate function at some.
 
@@ -104,7 +107,7 @@ class PipelineDataset(Closeable):
         """
         at: Int64 = np.array([position(index, len(self)) for index in indices], np.int64)
         epoch = getattr(indices, "epoch", None)
-        if epoch is None:
+        if epoch is None or (isinstance(indices, InEpoch) and self._shared[2] == _SET):
             epoch, began = self.epoch, self._count(len(at))
         else:
             began = indices.began
@@ -147,7 +150,7 @@ class PipelineDataset(Closeable):
             self._shared[3] = self._shared[1] + len(self)
         self._shared[1] += samples
         if self._source.has_random_steps and not self._shared[2] and self._shared[1] > _UNTOLD * len(self):
-            self._shared[2] = 1
+            self._shared[2] = _TOLD
             warnings.warn(
                 f"all samples were read {_UNTOLD} times as of epoch {self.epoch}, so random steps repeat themselves: "
                 "call set_epoch(epoch) of the data set before each epoch",

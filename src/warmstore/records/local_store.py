@@ -24,6 +24,7 @@ from warmstore.records.maintenance.filtering import copy_kept
 from warmstore.records.maintenance.rewrite import Utilisation, rewrite
 from warmstore.records.maintenance.verify import Report, check
 from warmstore.records.read.numpy_indexing import is_integer
+from warmstore.records.sample_batch import SampleBatch
 from warmstore.records.store_html import store_html
 from warmstore.records.store_reader import StoreReader
 from warmstore.records.store_session import BATCH_BYTES
@@ -114,6 +115,10 @@ class LocalStore(StoreReader):
         if is_integer(index):
             return {name: first_value(values) for name, values in self.gather([index]).items()}
         return self.gather(index)
+
+    def __getitems__(self, index: Any) -> SampleBatch:
+        """The records at many positions as torch's DataLoader asks for them."""
+        return SampleBatch(self.gather(index), len(index), index)
 
     def __setitem__(self, index: Any, values: Any) -> None:
         """`update`: `store[3] = {"label": 7}` for one record, `store[[3, 4]] = {"label": [7, 8]}` for many.

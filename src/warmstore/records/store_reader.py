@@ -24,7 +24,6 @@ from warmstore.records.read.chunk_ranges import chunk_ranges
 from warmstore.records.read.gather import Gatherer
 from warmstore.records.read.index_arguments import as_positions, is_positions
 from warmstore.records.read.snapshot import Snapshot
-from warmstore.records.sample_batch import SampleBatch
 from warmstore.records.store_identity import content_of, record_hashes
 from warmstore.records.store_session import StoreSession
 from warmstore.records.write.write_options import WriteOptions
@@ -100,10 +99,6 @@ class StoreReader(Closeable):
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}: {field}" for name, field in self.fields.items())
         return f"RecordStore({str(self.path)!r}, mode={self.mode!r}, {len(self):,} records, {fields})"
-
-    def __getitems__(self, index: Any) -> SampleBatch:
-        """The records at many positions as torch's DataLoader asks for them."""
-        return SampleBatch(self.gather(index), len(index), index)
 
     def refresh(self) -> None:
         """Read the log entries that other processes have appended. A flush does this too."""

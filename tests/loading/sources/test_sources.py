@@ -403,6 +403,61 @@ def test_a_data_set_that_derives_from_torchs_is_asked_itself() -> None:
 
     assert batch_of(Doubled(torch.arange(COUNT))).tolist() == (AT * 2).tolist()
 
+    class Both(torch.utils.data.TensorDataset):
+        def __getitems__(self, positions: list[int]) -> Any:
+            return [self.tensors[0][at] for at in positions]
+
+    class Augmented(Both):  # it inherits `__getitems__`, as a subclass of torch's Subset does
+        def __getitem__(self, at: int) -> Any:
+            return self.tensors[0][at] * 2
+
+    assert batch_of(Both(torch.arange(COUNT))).tolist() == AT.tolist()
+    assert batch_of(Augmented(torch.arange(COUNT))).tolist() == (AT * 2).tolist()
+
+
+class Wrapped:
+    """A data set with other samples than the one whose other attributes it has."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, at: int) -> Any:
+        return -self.inner[at]
+
+
+class Streamed:
+    """A stream with the other attributes of a data set."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __iter__(self) -> Any:
+        return (-at for at in range(COUNT))
+
+
+def test_a_data_set_that_wraps_another_is_asked_itself(store: ws.RecordStore) -> None:
+    numbers = list(range(COUNT))
+    inners = (ws.Subset(numbers, numbers), ws.Dataset(numbers), ws.Pipeline(numbers), store["number"])
+    for inner in inners:
+        assert batch_of(Wrapped(inner)).tolist() == (-AT).tolist()
+        assert ws.Subset(Wrapped(inner), [3])[0] == -3
+        pipe = ws.Pipeline(Wrapped(inner))
+        with pipe.loader(batch_size=COUNT, workers=0, sampler=ws.Sequential()) as loader:
+            assert next(iter(loader)).tolist() == [-at for at in numbers]
+        assert next(iter(ws.Loader(Streamed(inner), 3))).tolist() == [0, -1, -2]
+    assert ws.Loader(Wrapped(store["number"]), 4).state_dict()["identity"] is None
+
 
 def test_arrays_of_jax() -> None:
     numbers = pytest.importorskip("jax").numpy.arange(COUNT)

@@ -32,6 +32,17 @@ def plain(values: Any) -> Any:
     )
 
 
+def test_fields_are_names_in_any_iterable(store: ws.RecordStore) -> None:
+    frame = pd.DataFrame({"x": range(COUNT), "y": range(COUNT), "z": range(COUNT)})
+    names = ["x", "z"]
+    for fields in (frame.columns.drop("y"), np.array(names), dict.fromkeys(names), (name for name in names)):
+        assert list(batch_of(frame, fields=fields)) == names
+    assert list(batch_of({"a": frame, "b": frame}, fields=iter(names))["b"]) == names
+    assert list(batch_of(store, fields=pd.Index(["title", "number"]))) == ["title", "number"]
+    with pytest.raises(KeyError, match="has no column 'w'"):
+        ws.Loader(frame, 2, fields=pd.Index(["w"]))
+
+
 def test_columns_of_pandas() -> None:
     frame = pd.DataFrame(
         {

@@ -20,12 +20,6 @@ class SelectedSamples:
     def __getitem__(self, index: int) -> Any:
         return self.of[int(self.indices[index])]
 
-    def __getitems__(self, positions: list[int]) -> Any:
-        """Many samples at once."""
-        at = self.indices[positions].tolist()
-        get_many = getattr(self.of, "__getitems__", None)
-        return [self.of[index] for index in at] if get_many is None else get_many(at)
-
     def selected(self, values: Sequence[Any]) -> list[Any]:
         """Those of some values, one per sample of the source, that belong to these samples."""
         return [values[index] for index in self.indices.tolist()]

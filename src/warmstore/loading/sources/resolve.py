@@ -24,12 +24,14 @@ from warmstore.loading.sources.sequence import SequenceSource
 from warmstore.loading.sources.store import FieldSource, StoreSource
 from warmstore.loading.values.value_types import (
     MANY,
+    has_rows,
     is_aligned,
     is_column,
     is_frame,
     is_hugging_face,
     is_of,
     is_stream,
+    is_subset,
     is_torch_set,
 )
 from warmstore.records.field_views import FieldsView, FieldView
@@ -63,6 +65,7 @@ def source_of(
     """
     if isinstance(fields, str):
         raise TypeError(f"fields must be a list of names; got {fields!r:.80}")
+    fields = None if fields is None else list(fields)  # a pandas Index has no truth value, a generator one pass
     if is_stream(value):
         return IterableSource(value, copy=copy)
     return _Resolver(fields, copy).source(value, collation or Collation({}))
@@ -76,14 +79,14 @@ class _Resolver:
         self._copy = copy
 
     def source(self, value: Any, collation: Collation) -> Source:
-        selection = getattr(value, "selection", None)
-        if isinstance(selection, Selection):
+        if is_subset(value):
+            selection: Selection = value.selection
             plain = self._fields is None and self._copy and collation == Collation({})
             inner = selection.source if plain else self.source(selection.of, collation)
             return SubsetSource(inner, selection.positions)
         if isinstance(value, Source):
             return value
-        if hasattr(value, "_as_source"):
+        if hasattr(type(value), "_as_source"):
             return value._as_source()  # type: ignore[no-any-return]
         for resolve in (self._of_sources, self._of_memory):
             source = resolve(value, collation)
@@ -113,7 +116,7 @@ class _Resolver:
         if isinstance(value, RecordStore):
             return StoreSource(value, self._fields, collation, copy=self._copy)
         if isinstance(value, FieldsView):
-            names = value.names if self._fields is None else list(self._fields)
+            names = value.names if self._fields is None else self._fields
             check_known(f"the view of {value.store.path}", names, value.names)
             return StoreSource(value.store, names, collation, copy=self._copy)
         if isinstance(value, FieldView):
@@ -151,8 +154,7 @@ class _Resolver:
             return SubsetSource(inner, positions_of(value.indices, len(inner)))
         if is_torch_set(value, "ConcatDataset"):
             return ConcatSource([self.source(part, collation) for part in value.datasets])
-        has_items = hasattr(value, "__getitems__") or hasattr(value, "__getitem__")
-        if hasattr(value, "__len__") and has_items and not is_of(value, ("warmstore", "FeatureCache")):
+        if has_rows(value) and not is_of(value, ("warmstore", "FeatureCache")):
             return SequenceSource(value, copy=self._copy)
         raise refusal_of(value)
 

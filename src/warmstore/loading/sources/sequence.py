@@ -8,8 +8,18 @@ from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.source import Source
 from warmstore.loading.values.content_hash import hash_of_plain
 from warmstore.loading.values.ownership import owned, owned_alone
+from warmstore.loading.values.value_types import many_of
 from warmstore.records.sample_batch import SampleBatch
 from warmstore.storage.cached_property import cached_property
+
+
+class InEpoch(list[int]):
+    """Positions for a data set of warmstore, with the epoch of a loader. began: see `Source.begin_pass`."""
+
+    def __init__(self, positions: list[int], epoch: int, began: int) -> None:
+        super().__init__(positions)
+        self.epoch = epoch
+        self.began = began
 
 
 @final
@@ -26,25 +36,37 @@ class SequenceSource(Source):
 
     def __init__(self, samples: Any, *, copy: bool = True) -> None:
         self._samples = samples
-        self._many = getattr(samples, "__getitems__", None)
+        self._many = many_of(samples)
         self._copy = copy
+        self._is_own = hasattr(type(samples), "_samples_identity")  # a data set of warmstore
+        self._began = 0
 
     @cached_property
     def identity(self) -> Any:
         """A hash of all values of a list of plain values; that of the source of a data set of warmstore; else None."""
         if not isinstance(self._samples, list | tuple | range):
-            return getattr(self._samples, "_samples_identity", None)
+            return self._samples._samples_identity if self._is_own else None
         found = hash_of_plain(self._samples)
         return None if found is None else {"kind": "values", "rows": len(self), "hash": found}
 
     def __len__(self) -> int:
         return len(self._samples)
 
+    def begin_pass(self, began: int) -> None:
+        self._began = began
+
     def read(self, positions: Int64) -> Any:
+        return self._read(positions.tolist())
+
+    def read_in(self, epoch: int, positions: Int64) -> Any:
+        at = positions.tolist()
+        return self._read(InEpoch(at, epoch, self._began) if self._is_own and self._began else at)
+
+    def _read(self, positions: list[int]) -> Any:
         if self._many is None:
-            samples: Any = [self._samples[at] for at in positions.tolist()]
+            samples: Any = [self._samples[at] for at in positions]
         else:
-            samples = self._many(positions.tolist())
+            samples = self._many(positions)
         if isinstance(samples, SampleBatch):
             return samples.batch
         if isinstance(samples, list | tuple):

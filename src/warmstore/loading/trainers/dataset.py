@@ -61,6 +61,7 @@ class Dataset:
     def __getitems__(self, positions: Any) -> SampleBatch:
         """Many samples, which `ws.collate` turns into a batch at no cost."""
         at = np.asarray(positions, np.int64)
+        self.source.begin_pass(getattr(positions, "began", 0))
         batch = self.source.read_in(getattr(positions, "epoch", 0), at)
         return SampleBatch(batch if self._collation.does_nothing else self._collation(batch), len(at), positions)
 

@@ -1,7 +1,7 @@
 """The type of a value, by the names of its classes, so that no library is imported to check a value."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -55,10 +55,37 @@ def is_stream(value: Any) -> bool:
     # torch's IterableDataset may have a length, and inherits `__getitem__`.
     if isinstance(value, Iterator) or is_of(value, ("torch", "IterableDataset")):
         return True
-    if isinstance(value, Source | set | frozenset) or hasattr(value, "_as_source") or is_of(value, *_WITH_ROWS):
+    kind = type(value)
+    if isinstance(value, Source | set | frozenset) or hasattr(kind, "_as_source") or is_of(value, *_WITH_ROWS):
         return False
-    has_rows = hasattr(value, "__len__") and (hasattr(value, "__getitems__") or hasattr(value, "__getitem__"))
-    return not has_rows and (inspect.isroutine(value) or isinstance(value, partial) or hasattr(value, "__iter__"))
+    is_made = inspect.isroutine(value) or isinstance(value, partial) or hasattr(kind, "__iter__")
+    return is_made and not has_rows(value)
+
+
+def has_rows(value: Any) -> bool:
+    """Whether a value has a length and samples by position. Its class says so: what an object wraps with `__getattr__`
+    has other samples."""
+    kind = type(value)
+    return hasattr(kind, "__len__") and (hasattr(kind, "__getitems__") or hasattr(kind, "__getitem__"))
+
+
+def many_of(samples: Any) -> Callable[[Any], Any] | None:
+    """`__getitems__` of a data set; None if its class has none, or overrides `__getitem__` of the class that has it.
+
+    The samples are those of the class's `__getitem__`. An object that wraps a data set with `__getattr__` has the
+    `__getitems__` of that data set, and a subclass of torch's `Subset` inherits one: these read other samples.
+    """
+    for kind in type(samples).__mro__:
+        if "__getitems__" in vars(kind):
+            return samples.__getitems__  # type: ignore[no-any-return]
+        if "__getitem__" in vars(kind):
+            return None
+    return None
+
+
+def is_subset(value: Any) -> bool:
+    """Whether a value is a `Subset`."""
+    return is_of(value, ("warmstore", "Subset"))
 
 
 def is_aligned(value: Any) -> bool:
@@ -79,6 +106,6 @@ def _is_source(value: Any) -> bool:
         return bool(value.ndim)
     if isinstance(value, Source | RecordStore | FieldView | FieldsView | Formatted):
         return True
-    if hasattr(value, "_as_source") or hasattr(value, "selection"):  # data sets of warmstore
+    if hasattr(type(value), "_as_source") or is_subset(value):  # data sets of warmstore
         return True
     return is_column(value) or is_frame(value) or is_hugging_face(value)
