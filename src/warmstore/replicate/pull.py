@@ -58,7 +58,8 @@ def pull(
     Raises:
         Diverged: the store in the folder has rows that the remote lacks, or a writer. NotAStore: the remote has no
             store.
-        StoreExists: the folder holds something else, or the remote holds a feature cache.
+        StoreExists: the folder holds something else, or a later state than that of the push `at`; or the remote holds
+            a feature cache.
         Damaged: the remote's bytes are not those that were pushed.
         RemoteUnavailable, RemoteRefused: the store is unchanged; the next pull uses the fetched blocks.
     """
@@ -73,6 +74,8 @@ def pull(
         state = relation(path, objects, head, files)
         if state == "same":
             write_note(path, objects, head, files)  # the process that pulled may have died before its note
+        if state == "ahead" and at is not None:
+            raise StoreExists(f"{path} holds what was written after push {at}; name a new folder for the state of then")
         if state != "behind":
             return PullResult(0, 0, 0)
         return _pull_more(path, head, objects, files, progress)
