@@ -7,7 +7,7 @@ import pytest
 
 from warmstore.remote import credentials
 from warmstore.remote.limits import RequestLimits
-from warmstore.remote.location import Location, Redacted
+from warmstore.remote.location import Location, Redacted, from_anywhere
 from warmstore.remote.obstore_stores import store_of
 
 
@@ -71,6 +71,15 @@ def test_messages_lose_what_is_secret(monkeypatch: pytest.MonkeyPatch) -> None:
         assert secret not in said.replace("X-Amz-Signature", "")
     assert said.startswith("GET https://***@host/x")
     assert said.endswith("end")
+
+
+def test_locations_for_processes_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    found = [from_anywhere(path) for path in ("a", Path("a/../b"), "~/c", "s3://bucket/~", "/d")]
+    assert found == [f"{tmp_path}/a", f"{tmp_path}/b", "/home/me/c", "s3://bucket/~", "/d"]
+    with pytest.raises(ValueError, match="one slash too few"):
+        from_anywhere(Path("s3://bucket/a"))
 
 
 @pytest.fixture
