@@ -143,6 +143,26 @@ def test_a_part_that_is_discarded_never_writes_again(tmp_path: Path) -> None:
     assert numbers(tmp_path / "s") == []
 
 
+@pytest.mark.parametrize("failing", ["the disk", "the remote"])
+def test_a_part_that_cannot_be_finished_leaves_no_temporary_files(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise WriteFailed(errno.ENOSPC, "it is full")
+
+    write = ws.StagedWrite(f"file://{tmp_path}/remote", fields=FIELDS, work_dir=tmp_path / "work")
+    part = write.part()
+    part.extend(columns(0, 10))
+    with monkeypatch.context() as patch:
+        if failing == "the disk":
+            patch.setattr(part._store, "close", fail)
+        else:
+            patch.setattr(staged_write, "send_part", fail)
+        with pytest.raises(WriteFailed), part:
+            part.extend(columns(10, 10))
+    assert list((tmp_path / "work").iterdir()) == []
+
+
 def test_what_a_remote_commit_leaves_is_what_it_names(tmp_path: Path) -> None:
     write = ws.StagedWrite(f"file://{tmp_path}/s", fields=FIELDS)
     parts = [stage(write, first) for first in (100, 100, 200)]

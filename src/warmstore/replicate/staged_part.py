@@ -129,10 +129,15 @@ class PartWriter:
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        if kind is None:
-            self.finish()
-        else:
-            self.discard()
+        try:
+            if kind is None:
+                self.finish()
+        except BaseException as error:
+            kind = error
+            raise
+        finally:
+            if kind is not None:
+                self.discard()
 
 
 def check_layout(parts: Sequence[StagedPart], fields: Fields, others: str, advice: str) -> None:
