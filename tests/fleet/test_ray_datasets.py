@@ -84,13 +84,18 @@ def test_selected_columns_are_the_only_ones_that_are_read(path: Path) -> None:
     assert ws.ray.read(path, fields=["n"]).sum("n") == sum(range(ROWS))
     with pytest.raises(KeyError):
         ws.ray.read(path, fields=["x", "y"])
+    with pytest.raises(TypeError, match="list of names"):
+        ws.ray.read(path, fields="text")
 
 
 def test_a_store_that_lost_records_after_the_plan_is_refused(path: Path, tmp_path: Path) -> None:
     copy = ws.RecordStore.open(path).filter(tmp_path / "copy", range(50), fields=["n"])
     tasks = ws.ray.StoreDatasource(tmp_path / "copy").get_read_tasks(2)
+    planned = ws.ray.read(tmp_path / "copy")
     copy.append({"n": 50})
     copy.flush()
+    assert planned.count() == len(planned.take_all()) == 50
+    assert ws.ray.read(tmp_path / "copy").count() == 51
     assert [row for task in tasks for table in task() for row in table["n"].to_pylist()] == list(range(50))
     copy.delete(3)
     with pytest.raises(ws.PositionError, match="read it again"):
@@ -140,6 +145,19 @@ def test_a_dataset_of_arrays_is_written(tmp_path: Path) -> None:
         assert store.fields == {"x": ws.Array("float32", (5,)), "ragged": ws.Ragged("float64", 2), "name": ws.Text()}
         assert store["x"][:, 0].tolist() == list(range(100))
         assert store[4]["ragged"].shape == (2, 2)
+
+
+def test_a_dataset_without_blocks_is_written(tmp_path: Path) -> None:
+    empty, fields = ray.data.from_items([]), {"n": ws.Array("int64")}
+    for append in (False, True):
+        ws.ray.write(empty, tmp_path / "out", fields=fields, append=append)
+        with ws.RecordStore.open(tmp_path / "out") as store:
+            assert (store.fields, len(store)) == (fields, 0)
+    with pytest.raises(ws.StoreExists):
+        ws.ray.write(empty, tmp_path / "out", fields=fields)
+    with pytest.raises(ws.SchemaMismatch, match="pass fields="):
+        ws.ray.write(empty, tmp_path / "more")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_write_that_fails_leaves_nothing(path: Path, tmp_path: Path) -> None:

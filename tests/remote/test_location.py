@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from warmstore.remote import credentials
-from warmstore.remote.location import Location, Redacted
+from warmstore.remote.limits import RequestLimits
+from warmstore.remote.location import Location, Redacted, from_anywhere
+from warmstore.remote.obstore_stores import store_of
 
 
 @pytest.mark.parametrize(
@@ -71,6 +73,15 @@ def test_messages_lose_what_is_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said.endswith("end")
 
 
+def test_locations_for_processes_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    found = [from_anywhere(path) for path in ("a", Path("a/../b"), "~/c", "s3://bucket/~", "/d")]
+    assert found == [f"{tmp_path}/a", f"{tmp_path}/b", "/home/me/c", "s3://bucket/~", "/d"]
+    with pytest.raises(ValueError, match="one slash too few"):
+        from_anywhere(Path("s3://bucket/a"))
+
+
 @pytest.fixture
 def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
@@ -98,6 +109,26 @@ def test_profiles_of_aws_are_read(profiles: Path, monkeypatch: pytest.MonkeyPatc
     assert not credentials.makes_credentials()
     monkeypatch.setenv("AWS_PROFILE", "made")
     assert credentials.makes_credentials()
+
+
+@pytest.mark.parametrize("name", ["endpoint", "endpoint_url", "AWS_ENDPOINT_URL", "endpoint_url_s3"])
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_an_endpoint_among_the_options_counts_by_each_of_its_names(
+    anonymous: bool, name: str, profiles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "team")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://another")
+    options = {name: "http://mine", "aws_default_region": "here", "virtual_hosted_style_request": "true"}
+    given = {"endpoint": "http://mine", "region": "here", "virtual_hosted_style_request": "true"}
+    secrets = {"access_key_id": "ID", "secret_access_key": "SECRET"}
+    own = {"skip_signature": True} if anonymous else secrets
+    assert credentials.aws(options, anonymous=anonymous) == {**given, **own}
+    assert credentials.aws({**options, **secrets}, anonymous=anonymous) == {**given, **own}
+    location = Location.parse("s3://bucket/a")
+    assert credentials.identity_of(location, options, anonymous=anonymous) == "s3://bucket/a at http://mine"
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
+    made = store_of(location, options, anonymous, RequestLimits(), Redacted(location, options), write=False)
+    assert made.config["endpoint"] == "http://mine"
 
 
 def test_netrc_and_names_in_urls_are_basic_authentication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import pytest
 from tests.remote.memory import Count, MemoryObjects
 
 import warmstore as ws
-from warmstore.errors import Diverged, StoreExists
+from warmstore.errors import Diverged, RemoteUnavailable, StoreExists
+from warmstore.replicate import attach
 from warmstore.replicate.parts import FORMAT, PartLog
 from warmstore.replicate.remote_copy import Remote
 
@@ -100,6 +101,24 @@ def test_a_host_pushes_nothing_of_others(objects: MemoryObjects, tmp_path: Path)
         assert [len(part.chunks) for part in parts] == [1, 1]
         other.sync("place")
         assert len(PartLog(None).read(objects).state.segments) == 2
+
+
+def test_a_pull_whose_remote_fails_leaves_no_empty_chunk(
+    objects: MemoryObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RemoteUnavailable("it does not answer")
+
+    with ws.FeatureCache(tmp_path / "a", "net") as cache, ws.FeatureCache(tmp_path / "b", "net") as other:
+        put(cache, range(3))
+        cache.push("s3://team")
+        with monkeypatch.context() as patch:
+            patch.setattr(attach, "fetch_chunks", fail)
+            with pytest.raises(RemoteUnavailable):
+                other.pull("s3://team")
+        assert not list((tmp_path / "b").rglob("*.arrow"))
+        assert other.pull("s3://team").records == 3
+        assert [path.name for path in (tmp_path / "b").rglob("*.arrow")] == ["000000.arrow"]
 
 
 def test_a_rebalanced_host_replaces_its_segments(objects: MemoryObjects, tmp_path: Path) -> None:

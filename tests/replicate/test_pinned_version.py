@@ -31,6 +31,11 @@ def test_a_version_is_pinned(tmp_path: Path) -> None:
                 assert values(last) == [*range(30)]
         with ws.RecordStore.clone(url, tmp_path / "b", at=1) as copy:
             assert values(copy) == [*range(10)]
+        with ws.RecordStore.clone(url, tmp_path / "b", at=2) as copy:
+            assert values(copy) == [*range(20)]
+        with pytest.raises(StoreExists, match="after push 1"):
+            ws.RecordStore.clone(url, tmp_path / "b", at=1)
+        ws.RecordStore.clone(url, tmp_path / "b", at=2).close()
         for _ in range(4):
             store.extend({"x": np.zeros(1, np.int64)})
             store.push(url)

@@ -1,14 +1,18 @@
 """A pull beside writers of the same folder, and after processes that died: no row is lost, and nothing is left over."""
 
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.faults.children import in_child, well
 
 import warmstore as ws
 from warmstore.errors import Diverged
+from warmstore.records.maintenance.sealing import seal_abandoned
 from warmstore.replicate import pull as pull_module
 from warmstore.replicate.block_cache import BlockCache
 from warmstore.replicate.pull import pull
@@ -146,3 +150,37 @@ def test_blocks_of_another_chunk_with_the_same_number_and_size_are_fetched_again
 
 def interrupted(*arguments: Any) -> bool:
     raise InterruptedError
+
+
+@pytest.mark.forks
+@pytest.mark.remotes
+@pytest.mark.parametrize("fails", [False, True], ids=["pulled", "after a pull beside a writer"])
+def test_the_footer_of_a_chunk_that_was_pulled_without_it_is_pulled(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_and_die(say: Callable[[Any], None]) -> None:
+        store = ws.RecordStore.create(tmp_path / "a", FIELDS)
+        store.extend(numbers(0, 10))
+        store.flush()
+        os._exit(0)
+
+    well(in_child(write_and_die))
+    with ws.RecordStore.open(tmp_path / "a") as store:
+        store.push(tmp_path / "remote")
+    ws.RecordStore.clone(tmp_path / "remote", tmp_path / "b").close()
+    with ws.RecordStore.open(tmp_path / "a", "a") as store:
+        assert len(seal_abandoned(store).sealed) == 1
+        store.extend(numbers(10, 20))
+        store.push(tmp_path / "remote")
+    with ws.RecordStore.open(tmp_path / "b") as copy:
+        assert copy["v"][:].tolist() == list(range(10))
+        if fails:
+            with monkeypatch.context() as patch:
+                patch.setattr(pull_module, "is_at", lambda descriptor, path: path.name == "000000.arrow")
+                with pytest.raises(Diverged):
+                    copy.pull(tmp_path / "remote")
+            assert copy["v"][:].tolist() == values(tmp_path / "b") == list(range(10))
+        assert copy.pull(tmp_path / "remote").records == 10
+        assert copy["v"][:].tolist() == list(range(20))
+    assert values(tmp_path / "b") == list(range(20))
+    assert content(tmp_path / "b") == content(tmp_path / "a")

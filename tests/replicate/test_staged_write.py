@@ -143,6 +143,26 @@ def test_a_part_that_is_discarded_never_writes_again(tmp_path: Path) -> None:
     assert numbers(tmp_path / "s") == []
 
 
+@pytest.mark.parametrize("failing", ["the disk", "the remote"])
+def test_a_part_that_cannot_be_finished_leaves_no_temporary_files(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise WriteFailed(errno.ENOSPC, "it is full")
+
+    write = ws.StagedWrite(f"file://{tmp_path}/remote", fields=FIELDS, work_dir=tmp_path / "work")
+    part = write.part()
+    part.extend(columns(0, 10))
+    with monkeypatch.context() as patch:
+        if failing == "the disk":
+            patch.setattr(part._store, "close", fail)
+        else:
+            patch.setattr(staged_write, "send_part", fail)
+        with pytest.raises(WriteFailed), part:
+            part.extend(columns(10, 10))
+    assert list((tmp_path / "work").iterdir()) == []
+
+
 def test_what_a_remote_commit_leaves_is_what_it_names(tmp_path: Path) -> None:
     write = ws.StagedWrite(f"file://{tmp_path}/s", fields=FIELDS)
     parts = [stage(write, first) for first in (100, 100, 200)]
@@ -232,6 +252,36 @@ def test_fields_may_come_from_the_parts_and_must_agree(tmp_path: Path) -> None:
     with pytest.raises(ws.SchemaMismatch, match="part 1 has the fields"):
         write.commit(parts)
     assert write.commit(parts[:1]) == 3
+
+
+def test_parts_with_their_fields_in_another_order_are_refused(target: str) -> None:
+    with ws.StagedWrite(target) as write:
+        parts = []
+        for fields in (FIELDS, dict(reversed(FIELDS.items()))):
+            with write.part(fields) as part:
+                part.extend(columns(0, 10))
+            parts.append(part.finish())
+        with pytest.raises(ws.SchemaMismatch, match="part 1 has the fields"):
+            write.commit(parts)
+        write.commit(parts[:1])
+    assert numbers(target) == expected(0)
+
+
+def test_a_store_whose_fields_were_changed_meanwhile_takes_no_parts(target: str, tmp_path: Path) -> None:
+    folder = target if "://" not in target else str(tmp_path / "source")
+    with ws.RecordStore.create(folder, FIELDS) as store:
+        store.extend(columns(0, 10))
+        if folder != target:
+            store.push(target)
+        write = ws.StagedWrite(target, append=True)
+        part = stage(write, 10)
+        store.add_field("more", ws.Array("int8"), lambda rows: np.zeros(len(rows["n"]), np.int8))
+        if folder != target:
+            store.push(target)
+        with pytest.raises(ws.SchemaMismatch, match="write the parts again"):
+            write.commit([part])
+        write.abort()
+    assert numbers(target) == expected(0)
 
 
 def test_two_writes_that_create_one_store(tmp_path: Path) -> None:

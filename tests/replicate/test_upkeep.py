@@ -69,6 +69,20 @@ def test_damage_is_found_and_repaired(kind: str, folder: Path, tmp_path: Path) -
     assert pulled(tmp_path, "c") == 30
 
 
+def test_a_damaged_chunk_that_was_sent_lately_is_sent_again_after_a_repair(folder: Path, tmp_path: Path) -> None:
+    values = np.random.default_rng(0).random((1000, 300))  # the remote is asked for chunks of this size
+    with ws.FeatureCache(tmp_path / "a", "net") as cache:
+        cache.put_batch(range(1000), values)
+        cache.push(folder.parent)
+        (damaged,) = folder.glob("chunks/*")
+        good = damaged.read_bytes()
+        damaged.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+        repair(Remote(folder), deep=True)
+        assert cache.push(folder.parent).chunks == 1
+    assert verify(Remote(folder), deep=True).ok
+    assert pulled(tmp_path, "c") == 1000
+
+
 def test_a_host_retires_and_comes_back(folder: Path, tmp_path: Path) -> None:
     push(tmp_path, "a", range(10))
     push(tmp_path, "b", range(10, 30))

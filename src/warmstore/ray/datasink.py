@@ -11,6 +11,7 @@ from ray.data.datasource import Datasink, WriteResult
 
 from warmstore.ray.arrow_blocks import rows_of
 from warmstore.records.format.fields import Fields
+from warmstore.remote.location import from_anywhere
 from warmstore.replicate.staged_part import PartWriter, StagedPart
 from warmstore.replicate.staged_write import StagedWrite
 from warmstore.storage.humanize import parse_size
@@ -86,8 +87,7 @@ class StoreDatasink(Datasink[Written]):
         fields: Fields | None = None,
         **options: Any,
     ) -> None:
-        path = os.fspath(target)
-        self._target = path if "://" in path else os.path.abspath(path)  # noqa: PTH100 - as for reading
+        self._target = from_anywhere(target)
         self._options = {**options, "fields": fields}
         self._fields = fields
         self._part_size = parse_size(part_size)
@@ -123,6 +123,8 @@ class StoreDatasink(Datasink[Written]):
 
     def on_write_complete(self, write_result: "WriteResult[Written]") -> None:
         """Commit the parts of all tasks at once. Runs on the driver."""
+        if self._write is None:  # Ray begins no write of a dataset without blocks
+            self.on_write_start()
         assert self._write is not None
         written = sorted((one for one in write_result.write_returns if one is not None), key=lambda one: one[0])
         self._write.commit([part for _, part in written])

@@ -12,6 +12,8 @@ from ray.data.datasource import Datasource, ReadTask
 
 from warmstore.errors import PositionError
 from warmstore.ray.arrow_blocks import block_of
+from warmstore.records.format.fields import check_known
+from warmstore.remote.location import from_anywhere
 from warmstore.replicate.record_store import RecordStore
 
 _BLOCK_BYTES = 64 << 20
@@ -44,7 +46,7 @@ def read(
         anonymous: see `RecordStore.open`.
 
     Raises:
-        NotAStore: there is no store. KeyError: an unknown field.
+        NotAStore: there is no store. KeyError: an unknown field. TypeError: `fields` is one name.
     """
     options = {"cache_dir": cache_dir, "cache_size": cache_size, "remote_options": remote_options}
     source = StoreDatasource(store, fields=fields, anonymous=anonymous, **options)  # type: ignore[arg-type]
@@ -86,13 +88,12 @@ class StoreDatasource(Datasource):
         super().__init__()
         options: dict[str, Any] = {"remote_options": remote_options, "anonymous": anonymous}
         if cache_dir is not None:
-            options["cache_dir"] = os.fspath(cache_dir)
-        path = os.fspath(store)
-        if "://" not in path:
-            path = os.path.abspath(path)  # noqa: PTH100 - workers have another working directory
-        opener = _Opener(path, {**options, "cache_size": cache_size})
+            options["cache_dir"] = from_anywhere(cache_dir)
+        opener = _Opener(from_anywhere(store), {**options, "cache_size": cache_size})
         with opener.open() as opened:
             state = opened._manifest.id, opened._manifest.generation, opened._snapshot.deletes
+            if fields is not None:
+                check_known(opened.path, fields, opened.fields)
             names = list(opened.fields if fields is None else fields)
             sample = opened.to_arrow(range(min(_SAMPLED, opened._snapshot.length)), fields=names)
             self._rows = opened._snapshot.length
@@ -125,7 +126,8 @@ class StoreDatasource(Datasource):
         width = sum(self._widths[name] for name in self._chosen)
         with self._opener.open() as store:
             ranges = store.chunk_ranges(max(parallelism, 1))
-        return [self._task(part, width, per_task_row_limit) for part in ranges]
+        parts = [range(part.start, min(part.stop, self._rows)) for part in ranges]  # without what was appended since
+        return [self._task(part, width, per_task_row_limit) for part in parts if part]
 
     def _task(self, part: range, width: float, limit: int | None) -> ReadTask:
         opener, names = self._opener, self._chosen

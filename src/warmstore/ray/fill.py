@@ -19,7 +19,7 @@ from warmstore.features.block_filling import Call
 from warmstore.features.fill_job import FillJob, open_filler
 from warmstore.loading.fill_result import FillResult
 from warmstore.ray.lease_server import LeaseServer
-from warmstore.remote.location import is_remote
+from warmstore.remote.location import from_anywhere
 
 
 def fill(
@@ -70,9 +70,7 @@ def fill(
     Raises:
         Exception: what a module or a cache raised in an actor, as Ray raises it. Blocks that were acknowledged stay.
     """
-    location = os.fspath(cache)
-    if not is_remote(location):
-        location = os.path.abspath(os.path.expanduser(location))  # noqa: PTH100,PTH111 - actors start elsewhere
+    location = from_anywhere(cache)
     if num_cpus is None:
         num_cpus = min(1.0, ray.cluster_resources().get("CPU", 1.0) / (2 * num_actors))
     job = FillJob(

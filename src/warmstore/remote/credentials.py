@@ -21,6 +21,9 @@ from urllib.parse import urlsplit
 from warmstore.remote.location import Location
 from warmstore.remote.remote_options import PROVIDER
 
+_AWS_NAMES = {"default_region": "region", "endpoint_url_s3": "endpoint", "endpoint_url": "endpoint"}
+"""Further names of options. obstore refuses two names of one option, and does not know all of these."""
+_AWS_SECRETS = ("access_key_id", "secret_access_key", "session_token", "token", PROVIDER)
 _OWN_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
 
 
@@ -32,6 +35,10 @@ def aws(options: Mapping[str, Any], *, anonymous: bool) -> dict[str, Any]:
     (sso_session, role_arn, credential_process) need boto3.
     """
     found = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
+    for other, name in _AWS_NAMES.items():
+        if other in found:
+            found.setdefault(name, found[other])
+            del found[other]
     config, credentials = _profile()
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or config.get("endpoint_url")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or config.get("region")
@@ -39,7 +46,7 @@ def aws(options: Mapping[str, Any], *, anonymous: bool) -> dict[str, Any]:
         if value and name not in found:
             found[name] = value
     if anonymous:
-        public = {name: value for name, value in found.items() if name in ("endpoint", "region")}
+        public = {name: value for name, value in found.items() if name not in _AWS_SECRETS}
         return public | {"skip_signature": True}
     if not {"access_key_id", "skip_signature", PROVIDER}.isdisjoint(found):
         return found
@@ -131,8 +138,7 @@ def identity_of(location: Location, options: Mapping[str, Any], *, anonymous: bo
     parts: list[Any] = []
     if location.kind == "s3":
         found = aws(options, anonymous=anonymous)
-        parts = [found.get(name) for name in ("endpoint", "endpoint_url", "endpoint_url_s3")]
-        parts = parts if any(parts) else [os.environ.get("AWS_ENDPOINT")]
+        parts = [found.get("endpoint") or os.environ.get("AWS_ENDPOINT")]
     elif location.kind == "gs":
         given = {name.lower().removeprefix("google_"): value for name, value in options.items()}
         parts = [given.get("base_url") or os.environ.get("GOOGLE_BASE_URL")]

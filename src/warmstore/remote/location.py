@@ -107,6 +107,15 @@ def is_remote(url: str | os.PathLike[str]) -> bool:
     return "://" in text
 
 
+def from_anywhere(path: str | os.PathLike[str]) -> str:
+    """A URL as it is, or the absolute path of a folder, for processes with another working directory.
+
+    Raises ValueError as `is_remote`.
+    """
+    text = os.fspath(path)
+    return text if is_remote(text) else os.path.abspath(os.path.expanduser(text))  # noqa: PTH100,PTH111 - no links
+
+
 class Redacted:
     """Removes secrets from messages: those of a location and of options, of the clouds' variables, and of URLs."""
 

@@ -132,13 +132,14 @@ class _Attachment:
                         assert chunk.sidecar is not None
                         sidecar = Sidecar.parse(data, chunk.sidecar, chunk.size)
                         with self.room(chunk.size) if self.room is not None else contextlib.nullcontext():
+                            staging = path / STAGING / f"{seed:016x}-{number}"
+                            if self.keep_remote is None:
+                                _stage_sidecar(staging, data, files)
+                                fetch_chunks(staging, {0: chunk}, objects, files, self.progress)
                             local_number = create_chunk(folder, log, files)
                             if self.keep_remote is not None:
                                 self.keep_remote(folder, local_number, chunk, data)
                             else:
-                                staging = path / STAGING / f"{seed:016x}-{number}"
-                                _stage_sidecar(staging, data, files)
-                                fetch_chunks(staging, {0: chunk}, objects, files, self.progress)
                                 files.rename(chunk_path(staging, 0), chunk_path(folder, local_number))
                                 files.remove_folder(staging)
                                 files.sync_folder(folder)

@@ -6,7 +6,7 @@ pull uses the fetched blocks.
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,7 +58,8 @@ def pull(
     Raises:
         Diverged: the store in the folder has rows that the remote lacks, or a writer. NotAStore: the remote has no
             store.
-        StoreExists: the folder holds something else, or the remote holds a feature cache.
+        StoreExists: the folder holds something else, or a later state than that of the push `at`; or the remote holds
+            a feature cache.
         Damaged: the remote's bytes are not those that were pushed.
         RemoteUnavailable, RemoteRefused: the store is unchanged; the next pull uses the fetched blocks.
     """
@@ -73,6 +74,8 @@ def pull(
         state = relation(path, objects, head, files)
         if state == "same":
             write_note(path, objects, head, files)  # the process that pulled may have died before its note
+        if state == "ahead" and at is not None:
+            raise StoreExists(f"{path} holds what was written after push {at}; name a new folder for the state of then")
         if state != "behind":
             return PullResult(0, 0, 0)
         return _pull_more(path, head, objects, files, progress)
@@ -116,7 +119,10 @@ def _pull_more(path: Path, head: RemoteSnapshot, objects: Objects, files: Files,
             remove_leftovers(path, local.manifest, files)
             target.mkdir(exist_ok=True)
             files.sync_folder(path)  # before store.json names it
-        wanted = {number: chunk for number, chunk in head.chunks.items() if is_new or number not in local.ends}
+        known_ends = {} if is_new else local.ends
+        # A chunk of a dead writer that was copied before may have its footer by now.
+        chunks = sorted(head.chunks.items())
+        wanted = {number: chunk for number, chunk in chunks if known_ends.get(number, -1) < chunk.size}
         for number in wanted:
             if chunk_path(target, number).exists() and is_locked(chunk_path(target, number)):
                 raise _written_to(path)  # found here, nothing is fetched in vain
@@ -129,7 +135,7 @@ def _pull_more(path: Path, head: RemoteSnapshot, objects: Objects, files: Files,
                 committed = log.read(0).tobytes()
                 if committed != local.entries.tobytes() or not (is_new or head.log.startswith(committed)):
                     raise _written_to(path)
-                if not _move(staging, target, wanted, files):
+                if not _move(staging, target, wanted, known_ends, files):
                     raise _written_to(path)
                 files.remove_folder(staging)
                 files.sync_folder(target)
@@ -151,12 +157,12 @@ def _written_to(path: Path) -> Diverged:
     return Diverged(f"{path} is being written to, or was during the pull; close its writers, then pull")
 
 
-def _move(staging: Path, target: Path, numbers: Iterable[int], files: Files) -> bool:
+def _move(staging: Path, target: Path, numbers: Iterable[int], known: Container[int], files: Files) -> bool:
     """Move fetched chunks to the folder of a generation, all or none. Returns False if a live writer has begun a chunk
     with one of their numbers.
 
-    The caller holds the lock of the log, which has no entry of these chunks. A file of such a number was left by a
-    process that died, or a writer creates it now. Writers lock their files, so it is replaced under its lock.
+    The caller holds the lock of the log, which has entries of the `known` chunks alone. A file of another number was
+    left by a process that died, or a writer creates it now. Writers lock their files, so it is replaced under its lock.
     """
     with contextlib.ExitStack() as undo:
         for number in numbers:
@@ -168,7 +174,8 @@ def _move(staging: Path, target: Path, numbers: Iterable[int], files: Files) -> 
                 files.rename(fetched, path)
             finally:
                 files.close(descriptor)
-            undo.callback(files.rename, path, fetched)
+            if number not in known:  # of a known one the file begins like that before it, which is gone
+                undo.callback(files.rename, path, fetched)
         undo.pop_all()
     return True
 

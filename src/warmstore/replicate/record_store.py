@@ -178,6 +178,10 @@ class RecordStore(LocalStore):
         `at` is the argument of `open`; the others are those of `push`.
 
         A clone that was killed resumes when it is called again. If the folder holds the store already, it is pulled.
+
+        Raises:
+            StoreExists: the folder holds something else, or a later state than that of the push `at`.
+            NotAStore, Diverged, Damaged, RemoteUnavailable, RemoteRefused: as `open` and `pull`.
         """
         with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
             pull(Path(path), objects, Files(), at=at, progress=progress)

@@ -2,13 +2,14 @@
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from warmstore.errors import SchemaMismatch
 from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import Fields
@@ -25,6 +26,7 @@ from warmstore.storage.files import Files
 
 STAGED = "staged"
 """The folder of a remote that lists the chunks of parts, below the token of their write."""
+CHANGED = "They were changed since this write began: write the parts again"
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,22 @@ class PartWriter:
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        if kind is None:
-            self.finish()
-        else:
-            self.discard()
+        try:
+            if kind is None:
+                self.finish()
+        except BaseException as error:
+            kind = error
+            raise
+        finally:
+            if kind is not None:
+                self.discard()
+
+
+def check_layout(parts: Sequence[StagedPart], fields: Fields, others: str, advice: str) -> None:
+    """Raise SchemaMismatch unless all parts have these fields, in this order: it is the order of columns in chunks."""
+    for number, part in enumerate(parts):
+        if [*part.fields.items()] != [*fields.items()]:
+            raise SchemaMismatch(f"part {number} has the fields {part.fields}, and {others} {fields}. {advice}")
 
 
 def part_chunk(part: StagedPart, number: int) -> Path:

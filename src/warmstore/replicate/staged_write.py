@@ -38,7 +38,7 @@ from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.remote_diff import Local, find_copy
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, head_name, read_heads, write_head
-from warmstore.replicate.staged_part import STAGED, PartWriter, StagedPart, part_chunk, send_part
+from warmstore.replicate.staged_part import CHANGED, STAGED, PartWriter, StagedPart, check_layout, part_chunk, send_part
 from warmstore.storage.files import Files, ensure_folder, is_at, opened, write_failed
 from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.memory.address_space import SLOT
@@ -128,7 +128,8 @@ class StagedWrite:
             The number of records.
 
         Raises:
-            SchemaMismatch: parts have different fields, or there is neither a part nor a field. Nothing is committed.
+            SchemaMismatch: parts have different fields, or others than the store has by now; or there is neither a part
+                nor a field. Nothing is committed.
             StoreExists: another process created a store at the target.
             Diverged: another process pushed to the URL.
             Damaged: chunks of a part are gone from the URL. Nothing is committed: write that part again.
@@ -138,16 +139,10 @@ class StagedWrite:
             ValueError: some of these parts are committed at the URL already, and others are not.
         """
         chosen = list(parts)
-        fields = self._fields
-        for number, part in enumerate(chosen):
-            fields = part.fields if fields is None else fields
-            if part.fields != fields:
-                raise SchemaMismatch(
-                    f"part {number} has the fields {part.fields}, and those before it have {fields}. Pass fields= so "
-                    "that all tasks use the same"
-                )
+        fields = self._fields or (chosen[0].fields if chosen else None)
         if fields is None:
             raise SchemaMismatch("the store has no fields, as nothing was written: pass fields= to StagedWrite")
+        check_layout(chosen, fields, "those before it have", "Pass fields= so that all tasks use the same")
         manifest = Manifest(fields, self._metadata, id=self._id)
         self._target.commit(self.token, manifest, chosen, append=self.is_append)
         return sum(part.rows for part in chosen)
@@ -223,7 +218,9 @@ class _Folder:
         upgrade(self.path, files)
         # No rebalance ends the generation meanwhile.
         with edit_lock(self.path, files), uninterrupted(), contextlib.ExitStack() as undo:
-            _adopt(self.path, read_manifest(self.path, files), parts, files, undo)
+            manifest = read_manifest(self.path, files)
+            check_layout(parts, manifest.fields, f"{self.path} now has", CHANGED)
+            _adopt(self.path, manifest, parts, files, undo)
             undo.pop_all()
 
     def _create(self, draft: Path, manifest: Manifest, parts: list[StagedPart]) -> None:
@@ -352,6 +349,7 @@ class _RemoteTarget:
             known = find_copy(objects)
             if _holds(known, parts):
                 return
+            check_layout(parts, known.manifest.fields, f"{self.shown} now has", CHANGED)
             _check_sent(objects, parts)
             if write_head(objects, _extended(known, objects, parts)):
                 return

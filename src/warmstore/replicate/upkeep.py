@@ -146,9 +146,14 @@ def repair(remote: Remote, *, deep: bool = False) -> RemoteReport:
         report = _verify(objects, views[0], deep=deep)
         log = remote.part_log()
         mended = {host.store: host.damaged for host in report.hosts if host.damaged}
+        chunks: list[RemoteChunk] = []
         for found in log.read(objects).parts if mended else ():
             listed = [found.chunks.get(number) for number in mended.get(found.manifest.id, ())]
-            log.check_may_forget(objects, found.signed.intersection(one.chunk.name for one in listed if one))
+            of_part = [one.chunk for one in listed if one]
+            log.check_may_forget(objects, found.signed.intersection(chunk.name for chunk in of_part))
+            chunks += of_part
+        # Before they are forgotten: the owner's next push would take one that was sent lately for good by its size.
+        objects.run(objects.each(lambda chunk: _remove_damaged(objects, chunk), chunks))
         for store, numbers in mended.items():
             parts = log.read(objects)
             if (part := parts.of(store)) is not None:
@@ -160,6 +165,11 @@ def repair(remote: Remote, *, deep: bool = False) -> RemoteReport:
             objects.run(log.log.fold(objects, log.read(objects).state))
             objects.delete(damaged)
         return report
+
+
+async def _remove_damaged(objects: Objects, chunk: RemoteChunk) -> None:
+    if not await is_intact(objects, chunk):
+        await objects.delete_async([chunk.object])
 
 
 def find_host(remote: Remote, host: str) -> list[HostReport]:
