@@ -13,6 +13,7 @@ from tests.slow import thinned
 from torch import nn
 
 import warmstore as ws
+from warmstore.features.calls import stateless
 
 IDS = {
     "list of int": [0, 1, 2, 3],
@@ -204,6 +205,21 @@ class TestStateless:
     def test_trainable_parameters_are_named(self, tmp_path):
         with pytest.raises(RuntimeError, match="weight"):
             ws.CachedModule(nn.Linear(2, 2), ws.FeatureCache(tmp_path, "id"))
+
+    def test_a_module_that_is_unfrozen_later_is_refused_where_gradients_are_recorded(
+        self, linear, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(stateless, "_SECONDS", 0)
+        module = ws.CachedModule(linear, ws.FeatureCache(tmp_path, "id"))
+        batch = torch.ones(2, linear.in_features)
+        module(batch, cache_ids=[1, 2])
+        linear.requires_grad_(True)
+        with torch.no_grad():
+            module(batch, cache_ids=[1, 2])
+        with pytest.raises(ws.NotStateless, match=r"weight.*carry no gradient"):
+            module(batch, cache_ids=[1, 2])
+        linear.requires_grad_(False)
+        module(batch, cache_ids=[1, 2])
 
     def test_unless_told_otherwise(self, tmp_path):
         module = ws.CachedModule(nn.Linear(2, 2), ws.FeatureCache(tmp_path, "id"), enforce_stateless=False)

@@ -20,7 +20,7 @@ from warmstore.errors import BadIds, StaleCache
 from warmstore.features.calls.call_arguments import IDS, Arguments, BatchArgs, Roles, is_mapping
 from warmstore.features.calls.call_settings import CallSettings
 from warmstore.features.calls.module_method import ModuleMethod, as_module, parameters_of
-from warmstore.features.calls.stateless import DrawCheck, check_stateless
+from warmstore.features.calls.stateless import DrawCheck, TrainingCheck, check_stateless
 from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_versions import difference, fingerprint_of
 from warmstore.features.module_changes import detector_of
@@ -113,7 +113,7 @@ class CachedModule(nn.Module):
         self._settings = CallSettings(version, ignored)
         if enforce_stateless:
             check_stateless(module)
-        self._draws = DrawCheck(enforce_stateless)
+        self._draws, self._training = DrawCheck(enforce_stateless), TrainingCheck(enforce_stateless)
         self._detector = detector_of(module, version, ignored)
         self._detector.identity(again=True)  # raises NoFingerprint
         cache._detectors.add(self._detector)
@@ -134,7 +134,7 @@ class CachedModule(nn.Module):
             BadIdType: an id of another type.
             StaleCache: the module, other arguments or autocast differ from what filled the cache.
             NoFingerprint: an argument, or something that the program put into the module, has no identity.
-            NotStateless: outputs are random.
+            NotStateless: outputs are random, or parameters require gradients by now, where gradients are recorded.
             SchemaMismatch: an output of another structure, dtype or shape than the cache holds.
             AmbiguousBatch: it is unclear which values belong to which sample, or an earlier inference was wrong.
             WriteFailed: an earlier write in the background failed; its samples are still pending.
@@ -147,6 +147,7 @@ class CachedModule(nn.Module):
         return self._call(args, kwargs, cache_ids)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], cache_ids: Any) -> Any:
+        self._training.check(self.module)
         last = self._last  # another thread may clear it
         if last is not None:
             served = self._served(last, args, kwargs, cache_ids)

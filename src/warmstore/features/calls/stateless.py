@@ -1,6 +1,8 @@
 """Checks that a module computes the same output for a sample each time: it is frozen and not random, and no sample's
 output depends on the others of its batch."""
 
+import math
+import time
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -18,6 +20,8 @@ from warmstore.identity.random_states import random_states, states_of_torch
 from warmstore.tree.containers import leaves
 
 _PLAIN = (bool, int, float, str)
+_SECONDS = 0.1
+"""Between two looks at all parameters, which take 0.15 ms for 200 of them."""
 
 
 def check_stateless(module: nn.Module) -> None:
@@ -27,13 +31,7 @@ def check_stateless(module: nn.Module) -> None:
         NotStateless: the module has trainable parameters, a part in training mode that is random in this mode, or one
             that normalizes by the statistics of each batch in any mode.
     """
-    trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    if trainable:
-        names = ", ".join(trainable[:3]) + (", ..." if len(trainable) > 3 else "")
-        raise NotStateless(
-            f"the module has trainable parameters ({names}): its outputs change as it learns. Freeze it with "
-            "module.requires_grad_(False), or pass enforce_stateless=False if it is not trained"
-        )
+    _refuse_trainable(module, "pass enforce_stateless=False if it is not trained")
     for name, child in module.named_modules():
         if isinstance(child, nn.modules.batchnorm._BatchNorm) and child.running_mean is None:
             raise NotStateless(
@@ -47,6 +45,30 @@ def check_stateless(module: nn.Module) -> None:
             f"the module is in training mode and has {random[0]}, whose outputs differ from call to call. Call "
             "module.eval() before wrapping it, or pass enforce_stateless=False"
         )
+
+
+class TrainingCheck:
+    """Refuses to go on with gradients once a module has trainable parameters: it was frozen as it was wrapped. Outputs
+    carry no gradient, so it would not learn, without a word.
+
+    Args:
+        enabled: False checks nothing.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+        self._checked = -math.inf  # by `time.monotonic`, of another machine if it came from there
+
+    def check(self, module: nn.Module) -> None:
+        """Look at the parameters, unless that was done lately.
+
+        Raises:
+            NotStateless: one requires a gradient.
+        """
+        now = time.monotonic()
+        if self._enabled and abs(now - self._checked) >= _SECONDS and torch.is_grad_enabled():
+            _refuse_trainable(module, "call what is wrapped where it learns: cached.module(batch)")
+            self._checked = now
 
 
 class DrawCheck:
@@ -111,6 +133,16 @@ def _agree(one: Any, other: Any) -> bool:
     one, other = (each.to(torch.complex64 if each.is_complex() else torch.float32) for each in (one, other))
     largest = one.abs().nan_to_num(0, 0, 0).max() if one.numel() else 0
     return torch.allclose(one, other, rtol=0, atol=noise * float(largest), equal_nan=True)
+
+
+def _refuse_trainable(module: nn.Module, otherwise: str) -> None:
+    trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    if trainable:
+        names = ", ".join(trainable[:3]) + (", ..." if len(trainable) > 3 else "")
+        raise NotStateless(
+            f"the module has trainable parameters ({names}): its outputs change as it learns, and cached ones carry no "
+            f"gradient. Freeze it with module.requires_grad_(False), or {otherwise}"
+        )
 
 
 def _random_parts(module: nn.Module) -> list[str]:
