@@ -129,15 +129,11 @@ class PartWriter:
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.discard)
             if kind is None:
                 self.finish()
-        except BaseException as error:
-            kind = error
-            raise
-        finally:
-            if kind is not None:
-                self.discard()
+                undo.pop_all()
 
 
 def check_layout(parts: Sequence[StagedPart], fields: Fields, others: str, advice: str) -> None:
