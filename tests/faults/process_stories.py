@@ -8,8 +8,10 @@ import ctypes
 import functools
 import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Sequence
+from multiprocessing import queues
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,7 @@ class CollateStory(CacheStory):
 
 def _collated(root: Path, telling: Telling) -> list[Any]:
     _look_often_for_parents()
+    _give_up_locks_of_interrupts()
 
     def collate(ids: Sequence[int]) -> Any:
         _put(root, ids, telling)
@@ -205,6 +208,18 @@ def _forked(telling: Telling, work: Callable[[], None]) -> int:
 def _look_often_for_parents() -> None:
     """Let torch's workers look every 50 ms, and not every 5 s, whether their parent lives."""
     torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.05
+
+
+def _give_up_locks_of_interrupts() -> None:
+    """An interrupt that comes as one of Python's queues takes its lock leaves it locked; then the queue ends never."""
+    end = queues.Queue._finalize_close
+
+    def end_unless_locked(buffer: Any, condition: threading.Condition) -> None:
+        if condition.acquire(timeout=5):
+            condition.release()
+            end(buffer, condition)
+
+    queues.Queue._finalize_close = staticmethod(end_unless_locked)
 
 
 def _end_with(parent: int, worker: int) -> None:
