@@ -149,6 +149,7 @@ def _bars(rounds: dict[str, list[Round]]) -> list[Bar]:
     def is_short(one: Round) -> bool:
         return one.took["joint"] < 1
 
+    outside = [not one.band[0] <= one.took["joint"] <= one.band[1] for one in every if is_short(one)]
     best = max(1 / max(one.against["single"], one.against["sequential"]) for one in every)
     bars = [
         Bar.at_most("joint over the best single step, at the worst budget", worst("single"), 1.05),
@@ -159,11 +160,7 @@ def _bars(rounds: dict[str, list[Round]]) -> list[Bar]:
             max((off(one) for one in every if not is_short(one)), default=0.0),
             0.15,
         ),
-        Bar.at_most(
-            "share of shorter epochs that are not in the band",
-            statistics.mean(not one.band[0] <= one.took["joint"] <= one.band[1] for one in every if is_short(one)),
-            0.1,
-        ),
+        Bar.at_most("share of shorter epochs that are not in the band", sum(outside) / max(len(outside), 1), 0.1),
         Bar.at_most("bytes of a tier beyond its budget", max(one.over for one in every), 0),
     ]
     growths = [(one.grown - 64e6) / (1.1 * one.memory) for one in every]

@@ -98,6 +98,7 @@ def test_the_quick_pipelines_keep_to_their_budgets(name: str, claim: str, tmp_pa
     (tmp_path / "data").mkdir()
     main(["--quick", "--only", name, "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
     report = load(tmp_path / f"{name}.json")
+    assert not report.broken
     assert list((tmp_path / "data").iterdir()) == []
     bars = {bar.claim: bar for bar in report.bars}
     assert bars[claim].passed

@@ -53,7 +53,7 @@ CASES = [(size, varied, workers) for workers in (3, 0) for size, varied in SIZES
 @pytest.mark.parametrize(("size", "varied", "workers"), thinned(20, CASES))
 def test_all_samples_that_a_plan_counts_are_kept(size: int, varied: bool, workers: int, tmp_path: Path) -> None:
     pipe = ws.Pipeline(range(SAMPLES)).step(noise, size=size, varied=varied, cache="never").step(slept)
-    found = pipe.profile(samples=SAMPLES, seconds=12, max_workers=0)  # of all samples, also on a busy machine
+    found = pipe.profile(samples=SAMPLES, seconds=40, max_workers=0)  # of all samples, also on a busy machine
     budget = least_budget(pipe, found, tmp_path, workers)
     made = planned(pipe, found, budget, tmp_path, workers)
     filled = pipe.fill(made, batch_size=8, progress=False)
