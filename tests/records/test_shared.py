@@ -150,6 +150,28 @@ def test_a_refresh_while_another_thread_follows_a_rebalance(tmp_path: Path, monk
                 other.close()
 
 
+@pytest.mark.parametrize("wanted", [-1, [1], np.array([1])])
+def test_a_gather_that_waits_for_a_flush_which_follows_a_rebalance(tmp_path: Path, wanted: Any) -> None:
+    """Read in the generation before, the row that was flushed was outside the store, or -1 was another one."""
+    with ws.RecordStore.create(tmp_path / "s", X) as other, ws.RecordStore.open(tmp_path / "s", "a") as store:
+        other.append({"x": 1})
+        other.rebalance(progress=False)
+        store.append({"x": 2})
+        lock = store._session.lock
+
+        class Late:
+            """A lock that another thread holds until it has flushed."""
+
+            def __enter__(self) -> None:
+                store._session.lock = lock
+                store.flush()
+
+            def __exit__(self, *exception: object) -> None: ...
+
+        store._session.lock = Late()  # type: ignore[assignment]
+        assert store[wanted]["x"] == 2
+
+
 def test_rows_after_an_interrupt_as_another_added_a_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as the session went on with the buffer of the fields before, rows lacked the new one."""
     with ws.RecordStore.create(tmp_path / "s", X) as other, ws.RecordStore.open(tmp_path / "s", "a") as store:

@@ -139,32 +139,33 @@ class StoreReader(Closeable):
         if self.closed:
             self._check_open()
         session = self._session
+        pending = session.pending.count  # read before the generation: a flush adds rows there before it drops them here
         generation = session.generation
         known = generation.manifest.fields
         names = known if fields is None else fields
-        if not (packed or out or session.pending.count or isinstance(names, str)) and is_positions(index):
+        if not (packed or out or pending or isinstance(names, str)) and is_positions(index):
             values = generation.gatherer.values(names if names is known else tuple(names), index)
             if values is not None:
                 return values
         if fields is not None:
             check_known(self.path, names, known)
         out = out or {}
-        if isinstance(packed, bool):
-            packed = names if packed else ()
-        for option, chosen in (("packed", packed), ("out", out)):
+        in_one = (names if packed else ()) if isinstance(packed, bool) else packed
+        for option, chosen in (("packed", in_one), ("out", out)):
             for name in chosen:
                 if name not in names:
                     raise KeyError(f"{option} has {name!r}, which is not among the fields to read: {list(names)}")
-        if session.pending.count:  # read before the snapshot: a flush adds rows to it before it drops them here
+        if pending:
             with session.lock:
-                if session.pending.count:
-                    records = CommittedRecords.of(session.generation)
-                    positions = as_positions(index, records.snapshot.length + session.pending.count)
-                    return read_with_options(records, session.pending, names, positions, packed, out)
+                if not session.pending.count or session.generation is not generation:  # another thread has flushed
+                    return self.gather(index, fields, packed=packed, out=out)
+                records = CommittedRecords.of(generation)
+                positions = as_positions(index, records.snapshot.length + session.pending.count)
+                return read_with_options(records, session.pending, names, positions, in_one, out)
         records = CommittedRecords.of(generation)
         positions = as_positions(index, records.snapshot.length)
-        if packed or out:
-            return read_with_options(records, None, names, positions, packed, out)
+        if in_one or out:
+            return read_with_options(records, None, names, positions, in_one, out)
         return read(records, names, positions)
 
     @property
