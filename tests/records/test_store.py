@@ -7,7 +7,7 @@ import multiprocessing
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -655,6 +655,25 @@ def test_a_pickled_store_reads_elsewhere(store: ws.RecordStore) -> None:
     assert said.get() == 4
     child.join()
     assert child.exitcode == 0
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_a_salvaged_store_is_one_elsewhere(tmp_path: Path, mode: Literal["r", "a"]) -> None:
+    """A forked child's store was closed, and a pickled one could not be opened: its edits are damaged."""
+    with ws.RecordStore.create(tmp_path / "s", NUMBER) as store:
+        store.extend({"x": [0, 1, 2]})
+        store.update(1, {"x": 9})
+    for file in ("numbers", "numbers.copy"):
+        (tmp_path / "s" / "g0001" / file).write_bytes(bytes(8))
+    with ws.RecordStore.open(tmp_path / "s", mode, salvage=True) as store:
+        assert numbers(pickle.loads(pickle.dumps(store)))[:3] == [0, 1, 2]
+        context = multiprocessing.get_context("fork")
+        said = context.SimpleQueue()
+        child = context.Process(target=lambda: said.put([] if store.closed else numbers(store)[:3]))
+        child.start()
+        assert said.get() == [0, 1, 2]
+        child.join()
+        assert child.exitcode == 0
 
 
 # Threads and failures seen from the inside

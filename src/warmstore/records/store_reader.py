@@ -274,7 +274,9 @@ class StoreReader(Closeable):
         old = self._session
         old.generation.release()
         try:
-            self._session = StoreSession(self.path, self._manifest, old.writing, self._files, write=self.mode == "a")
+            self._session = StoreSession(
+                self.path, self._manifest, old.writing, self._files, write=self.mode == "a", salvage=old.salvage
+            )
         except OSError as error:
             self.closed = True
             _log.warning("%s could not be opened again after a fork: %s", self.path, error)

@@ -47,7 +47,7 @@ class StoreSession:
         self.lock = threading.RLock()
         self.pending = WriteBuffer()
         self._write = write
-        self._salvage = salvage
+        self.salvage = salvage
         self._prepared = False
         self._editors = 0
         self.generation = self._open_generation(manifest)
@@ -60,7 +60,7 @@ class StoreSession:
         while True:
             try:
                 return Generation(
-                    self.path, manifest, self.writing, self.files, write=self._write, salvage=self._salvage
+                    self.path, manifest, self.writing, self.files, write=self._write, salvage=self.salvage
                 )
             except (NotAStore, GenerationClosed):
                 # The store may have continued in the next generation just now, and removed this folder.
