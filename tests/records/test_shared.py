@@ -232,6 +232,27 @@ def test_records_that_a_thread_adds_while_another_changes_the_fields(tmp_path: P
         assert change == "map" or again[2]["y"] is None
 
 
+def test_a_filter_beside_another_process(tmp_path: Path) -> None:
+    """Its flush reads what others have committed: positions then meant other records, and a field was left out."""
+    names = iter("abcdef")
+    with ws.RecordStore.create(tmp_path / "s", X) as other, ws.RecordStore.open(tmp_path / "s", "a") as store:
+        other.extend({"x": [0, 1, 2, 3]})
+        other.flush()
+        store.refresh()
+        mask = store["x"][:] > 1
+        other.append({"x": 4})
+        other.flush()
+        assert store.filter(tmp_path / next(names), mask)["x"][:].tolist() == [2, 3]
+        assert store.filter(tmp_path / next(names), [2, -1])["x"][:].tolist() == [2, 4]
+        other.delete(0)
+        with pytest.raises(PositionError, match="find the position again"):
+            store.filter(tmp_path / next(names), [0])
+        other.add_field("y", ws.Array("int64"), [5, 6, 7, 8], progress=False)
+        assert store.filter(tmp_path / next(names), lambda batch: batch["x"] < 9)["y"][:].tolist() == [5, 6, 7, 8]
+        other.drop_field("x", progress=False)
+        assert list(store.filter(tmp_path / next(names), []).fields) == ["y"]
+
+
 def test_stored_rows_are_not_committed_behind_a_change_of_fields(tmp_path: Path) -> None:
     with ws.RecordStore.create(tmp_path / "s", X) as store, ws.RecordStore.open(tmp_path / "s", "a") as other:
         block = block_of(store.fields, {"x": [5]})

@@ -213,26 +213,46 @@ class StoreSession:
     def _editing_at(self, index: Any) -> Iterator[Int64]:
         """`editing`, with the positions of an index that refers to the store before the lock was taken."""
         with self.lock:
-            generation, before, pending = self.generation, self.snapshot, self.pending.count
-            positions = as_positions(index, len(self))
+            positions, check = self._positions(index)
             with self.editing():
                 self.check_edits()
-                now = self.snapshot
-                if now.gaps is not None:
+                if self.snapshot.gaps is not None:
                     raise ReadOnly(
                         f"chunks of {self.path} were evicted, so its records cannot be edited before rebalance()"
                     )
-                includes_pending = int(positions.max(initial=-1)) >= before.length
-                # Edits are counted per generation, and a writer with a failing disk may have removed its entry.
-                same = self.generation is generation and generation.log.continues(before.entries, before.last_entry)
-                has_grown = now.length != before.length + pending
-                moved = not same or now.edits != before.edits or (includes_pending and has_grown)
-                if len(positions) and moved:
-                    raise PositionError(
-                        f"other processes changed {self.path} since the last refresh, so position {positions[0]} may be"
-                        " another record now: find the position again, then edit"
-                    )
+                check()
                 yield positions
+
+    def flush_at(self, index: Any) -> Int64:
+        """`flush`; returns the positions of an index that refers to the store before that."""
+        with self.lock:
+            positions, check = self._positions(index)
+            self.flush()
+            check()
+            return positions
+
+    def _positions(self, index: Any) -> tuple[Int64, Callable[[], None]]:
+        """The positions of an index, and a check for later that they are still those of the same records.
+
+        The check raises PositionError.
+        """
+        generation, before, pending = self.generation, self.snapshot, self.pending.count
+        positions = as_positions(index, len(self))
+
+        def check() -> None:
+            now = self.snapshot
+            includes_pending = int(positions.max(initial=-1)) >= before.length
+            # Edits are counted per generation, and a writer with a failing disk may have removed its entry.
+            same = self.generation is generation and generation.log.continues(before.entries, before.last_entry)
+            has_grown = now.length != before.length + pending
+            moved = not same or now.edits != before.edits or (includes_pending and has_grown)
+            if len(positions) and moved:
+                raise PositionError(
+                    f"other processes changed {self.path} since the last refresh, so position {positions[0]} may be "
+                    "another record now: find the position again"
+                )
+
+        return positions, check
 
     @contextlib.contextmanager
     def editing(self) -> Iterator[None]:
