@@ -253,6 +253,22 @@ def test_a_filter_beside_another_process(tmp_path: Path) -> None:
         assert list(store.filter(tmp_path / next(names), []).fields) == ["y"]
 
 
+def test_fields_that_change_just_after_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flush said that the records were still pending, and are to be added anew: then they were there twice."""
+    with ws.RecordStore.create(tmp_path / "s", X) as store, ws.RecordStore.open(tmp_path / "s", "a") as other:
+        real = Generation.commit
+
+        def commit(generation: Generation, *args: Any, **options: Any) -> None:
+            monkeypatch.undo()
+            real(generation, *args, **options)
+            other.add_field("y", ws.Array("int64"), [5], progress=False)
+
+        monkeypatch.setattr(Generation, "commit", commit)
+        store.append({"x": 1})
+        store.flush()
+        assert {name: values.tolist() for name, values in store[:].items()} == {"x": [1], "y": [5]}
+
+
 def test_stored_rows_are_not_committed_behind_a_change_of_fields(tmp_path: Path) -> None:
     with ws.RecordStore.create(tmp_path / "s", X) as store, ws.RecordStore.open(tmp_path / "s", "a") as other:
         block = block_of(store.fields, {"x": [5]})

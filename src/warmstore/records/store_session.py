@@ -80,34 +80,36 @@ class StoreSession:
         with self.lock:
             return self.snapshot.length + self.pending.count
 
-    def _follow(self, *, writing: bool = False) -> None:
+    def _follow(self, *, writing: bool = False, committed: int = 0) -> None:
         """Continue in the store's current generation.
 
         Args:
             writing: rows that are not pending are to be written there.
+            committed: how many of the pending rows are committed already.
 
         Raises:
             SchemaMismatch: its fields are not those that the rows to write were encoded by.
         """
         manifest = read_manifest(self.path, self.files)
-        if (writing or self.pending.count) and manifest.fields != self.generation.manifest.fields:
+        left = self.pending.count - committed
+        if (writing or left) and manifest.fields != self.generation.manifest.fields:
             raise SchemaMismatch(
-                f"the fields of {self.path} were changed by another process while {self.pending.count or 'some'} "
+                f"the fields of {self.path} were changed by another process while {left or 'some'} "
                 f"records were pending here; they are {list(manifest.fields)} now. Open the store again and add the "
                 "records anew"
             )
         old, self.generation = self.generation, self._open_generation(manifest)
         old.release()
 
-    def refresh(self) -> None:
-        """Read what other processes have committed."""
+    def refresh(self, *, committed: int = 0) -> None:
+        """Read what other processes have committed. `committed`: how many of the pending rows are committed already."""
         if not self.generation.is_current():
             with self.lock:
                 try:
                     # This looks again under the lock: another thread of this process may have flushed.
                     self.generation.refresh()
                 except GenerationClosed:
-                    self._follow()
+                    self._follow(committed=committed)
 
     def flush(self) -> None:
         """Commit all pending rows."""
@@ -157,7 +159,7 @@ class StoreSession:
                     if generation.commits > commits:
                         # Refresh before dropping: other threads read pending rows until the snapshot has them.
                         try:
-                            self.refresh()
+                            self.refresh(committed=count)
                         finally:
                             if count:
                                 self.pending.drop(count)
