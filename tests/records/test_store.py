@@ -373,6 +373,20 @@ def test_a_path_may_be_relative_and_the_folder_left(tmp_path: Path, monkeypatch:
     assert numbers(pickle.loads(pickle.dumps(read))) == [1]
 
 
+def test_fields_for_another_store_are_made_of_those_of_one(tmp_path: Path) -> None:
+    """The next rewrite dropped a field that was removed there, with its values; rows with an added one were lost."""
+    with ws.RecordStore.create(tmp_path / "s", {**NUMBER, "y": ws.Array("int64")}) as store:
+        store.append({"x": 1, "y": 2})
+        fields = store.fields
+        del fields["x"]
+        fields["z"] = ws.Array("int64")
+        assert list(ws.RecordStore.create(tmp_path / "other", fields).fields) == ["y", "z"]
+        store.rebalance(progress=False)
+        store.append({"x": 3, "y": 4})
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert {name: values.tolist() for name, values in again[:].items()} == {"x": [1, 3], "y": [2, 4]}
+
+
 def test_the_mode_is_r_or_a(store: ws.RecordStore) -> None:
     for mode in ("w", "", None, "rb"):
         with pytest.raises(ValueError, match="mode"):

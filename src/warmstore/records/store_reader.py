@@ -61,8 +61,8 @@ class StoreReader(Closeable):
 
     @property
     def fields(self) -> Fields:
-        """The typed fields of every record, by name."""
-        return self._manifest.fields
+        """The typed fields of every record, by name. The dict is the caller's: changing it changes no store."""
+        return dict(self._manifest.fields)
 
     @property
     def metadata(self) -> dict[str, Any]:
