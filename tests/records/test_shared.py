@@ -1,5 +1,6 @@
 """Stores that several have open: edits and rewrites by one who did not look, and looks while another rewrites."""
 
+import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.faults.seam import Calling, Refusing
 
 import warmstore as ws
 from warmstore.errors import PositionError, SchemaMismatch, WriteFailed
+from warmstore.records.format.chunk_names import chunk_bytes, chunk_path
 from warmstore.records.write.generation import Generation
 from warmstore.records.write.write_buffer import block_of
 
@@ -267,6 +269,38 @@ def test_fields_that_change_just_after_a_commit(tmp_path: Path, monkeypatch: pyt
         store.append({"x": 1})
         store.flush()
         assert {name: values.tolist() for name, values in store[:].items()} == {"x": [1], "y": [5]}
+
+
+def test_files_that_another_process_removes_while_they_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ws.RecordStore.create(tmp_path / "s", X) as store:
+        store.append({"x": 1})
+    generation = tmp_path / "s" / "g0001"
+    real = os.scandir
+
+    class Late(list[Any]):
+        """The entries of a folder, one of which is gone by now, and the next time the folder."""
+
+        def __init__(self, folder: Any) -> None:
+            chunk = chunk_path(generation, 0)
+            if Path(folder) == generation and not chunk.exists():
+                generation.rename(tmp_path / "removed")
+            with real(folder) as entries:
+                super().__init__(entries)
+            if Path(folder) == generation:
+                chunk.unlink()
+
+        def __enter__(self) -> list[Any]:
+            return self
+
+        def __exit__(self, *exception: object) -> None: ...
+
+    with ws.RecordStore.open(tmp_path / "s") as store:
+        monkeypatch.setattr(os, "scandir", Late)
+        assert chunk_bytes(generation) == 0
+        assert store.nbytes > 0
+    assert not generation.exists()
 
 
 def test_stored_rows_are_not_committed_behind_a_change_of_fields(tmp_path: Path) -> None:

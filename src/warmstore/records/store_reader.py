@@ -6,6 +6,7 @@ commit appear at `refresh`.
 
 import logging
 import os
+import stat
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from warmstore.records.store_identity import content_of, record_hashes
 from warmstore.records.store_session import StoreSession
 from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.array_types import Bools, UInt64
+from warmstore.storage.disk_usage import entries_below
 from warmstore.storage.files import Files
 from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.lifecycle import Closeable
@@ -77,7 +79,7 @@ class StoreReader(Closeable):
     @property
     def nbytes(self) -> int:
         """Bytes the store takes on the disk."""
-        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+        return sum(status.st_size for _, status in entries_below(self.path) if stat.S_ISREG(status.st_mode))
 
     @property
     def _has_pending(self) -> bool:
