@@ -8,7 +8,7 @@ import logging
 import os
 import stat
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ class StoreReader(Closeable):
     def gather(
         self,
         index: Any,
-        fields: Sequence[str] | None = None,
+        fields: Iterable[str] | None = None,
         *,
         packed: bool | Collection[str] = False,
         out: Mapping[str, Any] | None = None,
@@ -144,9 +144,11 @@ class StoreReader(Closeable):
         pending = session.pending.count  # read before the generation: a flush adds rows there before it drops them here
         generation = session.generation
         known = generation.manifest.fields
+        if fields is not None and not isinstance(fields, str):
+            fields = tuple(fields)  # of any iterable, which may be there for one pass
         names = known if fields is None else fields
         if not (packed or out or pending or isinstance(names, str)) and is_positions(index):
-            values = generation.gatherer.values(names if names is known else tuple(names), index)
+            values = generation.gatherer.values(names, index)
             if values is not None:
                 return values
         if fields is not None:
@@ -202,7 +204,7 @@ class StoreReader(Closeable):
         self,
         index: Any = None,
         *,
-        fields: Sequence[str] | None = None,
+        fields: Iterable[str] | None = None,
         checksums: bool = False,
         verify: bool = True,
     ) -> pa.Table:
@@ -228,7 +230,7 @@ class StoreReader(Closeable):
         with self._session.lock:
             generation = self._session.generation
             known = generation.manifest.fields
-            names = known if fields is None else fields
+            names = known if fields is None else fields if isinstance(fields, str) else tuple(fields)
             check_known(self.path, names, known)
             chosen = {name: known[name] for name in names}
             if index is not None:
