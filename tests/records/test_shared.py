@@ -236,7 +236,7 @@ def test_records_that_a_thread_adds_while_another_changes_the_fields(tmp_path: P
 
 def test_a_filter_beside_another_process(tmp_path: Path) -> None:
     """Its flush reads what others have committed: positions then meant other records, and a field was left out."""
-    names = iter("abcdef")
+    names = iter("abcdefg")
     with ws.RecordStore.create(tmp_path / "s", X) as other, ws.RecordStore.open(tmp_path / "s", "a") as store:
         other.extend({"x": [0, 1, 2, 3]})
         other.flush()
@@ -246,11 +246,17 @@ def test_a_filter_beside_another_process(tmp_path: Path) -> None:
         other.flush()
         assert store.filter(tmp_path / next(names), mask)["x"][:].tolist() == [2, 3]
         assert store.filter(tmp_path / next(names), [2, -1])["x"][:].tolist() == [2, 4]
-        other.delete(0)
+        store.append({"x": 5})
+        other.append({"x": 6})
+        other.flush()
+        everything = store.filter(tmp_path / next(names), slice(None))["x"][:]
+        assert everything.tolist() == [0, 1, 2, 3, 4, 6, 5]
+        other.refresh()
+        other.delete([0, 6])
         with pytest.raises(PositionError, match="find the position again"):
             store.filter(tmp_path / next(names), [0])
-        other.add_field("y", ws.Array("int64"), [5, 6, 7, 8], progress=False)
-        assert store.filter(tmp_path / next(names), lambda batch: batch["x"] < 9)["y"][:].tolist() == [5, 6, 7, 8]
+        other.add_field("y", ws.Array("int64"), [5, 6, 7, 8, 9], progress=False)
+        assert store.filter(tmp_path / next(names), lambda batch: batch["x"] < 9)["y"][:].tolist() == [5, 6, 7, 8, 9]
         other.drop_field("x", progress=False)
         assert list(store.filter(tmp_path / next(names), []).fields) == ["y"]
 

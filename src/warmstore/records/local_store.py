@@ -360,7 +360,7 @@ class LocalStore(StoreReader):
         if self.mode == "a":  # stored rows are copied, and another process may have changed the fields
             with self._session.lock:
                 self._check_writable()
-                if callable(keep):
+                if callable(keep) or (isinstance(keep, slice) and keep == slice(None)):
                     self._session.flush()
                 else:
                     keep = self._session.flush_at(keep)
