@@ -240,7 +240,9 @@ def test_verify_names_what_is_damaged_and_repair_keeps_the_rest(tmp_path: Path) 
         ("000000.arrow", "x", (42,))
     ]
     assert "at positions 42" in str(report)
-    assert store.verify(repair=True).repaired
+    repaired = store.verify(repair=True)
+    assert repaired.repaired
+    assert repaired.bytes == report.bytes == len(data)  # of what was read, which is gone now
     assert store.verify().ok
     assert store[42] == {"x": None, "y": 42}
     assert store["x"][[41, 43]][:, 0].tolist() == [41, 43]

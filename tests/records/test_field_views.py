@@ -172,6 +172,22 @@ def test_a_loader_reads_several_fields(store: ws.RecordStore) -> None:
         ws.Loader(store[["y"]], batch_size=30, fields=["t"])
 
 
+@pytest.mark.parametrize("pending", [False, True])
+def test_names_of_fields_in_any_iterable(tmp_path: Path, pending: bool) -> None:
+    """One that is there for one pass was used up by the check of its names: there was nothing in the result."""
+    store = ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("int64"), "y": ws.Text()})
+    store.append({"x": 1, "y": "one"})
+    if not pending:
+        store.flush()
+    for read in (store.gather, store[["x", "y"]].gather, store.with_format("numpy").gather):
+        for index in ([0], np.array([0])):
+            assert list(read(index, (name for name in ["y", "x"]))) == ["y", "x"]
+    assert list(store.gather([0], iter(["y"]), packed=True)) == ["y"]
+    store.flush()
+    for chosen in (None, [0]):
+        assert store.to_arrow(chosen, fields=map(str, ["y"])).column_names == ["y"]
+
+
 def test_a_misspelt_field_is_suggested(store: ws.RecordStore, tmp_path: Path) -> None:
     fields = {"label": ws.Array("int64"), "image": ws.Array("int64")}
     other = ws.RecordStore.create(tmp_path / "other", fields)

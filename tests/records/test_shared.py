@@ -1,5 +1,6 @@
 """Stores that several have open: edits and rewrites by one who did not look, and looks while another rewrites."""
 
+import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.faults.seam import Calling, Refusing
 
 import warmstore as ws
 from warmstore.errors import PositionError, SchemaMismatch, WriteFailed
+from warmstore.records.format.chunk_names import chunk_bytes, chunk_path
 from warmstore.records.write.generation import Generation
 from warmstore.records.write.write_buffer import block_of
 
@@ -150,6 +152,28 @@ def test_a_refresh_while_another_thread_follows_a_rebalance(tmp_path: Path, monk
                 other.close()
 
 
+@pytest.mark.parametrize("wanted", [-1, [1], np.array([1])])
+def test_a_gather_that_waits_for_a_flush_which_follows_a_rebalance(tmp_path: Path, wanted: Any) -> None:
+    """Read in the generation before, the row that was flushed was outside the store, or -1 was another one."""
+    with ws.RecordStore.create(tmp_path / "s", X) as other, ws.RecordStore.open(tmp_path / "s", "a") as store:
+        other.append({"x": 1})
+        other.rebalance(progress=False)
+        store.append({"x": 2})
+        lock = store._session.lock
+
+        class Late:
+            """A lock that another thread holds until it has flushed."""
+
+            def __enter__(self) -> None:
+                store._session.lock = lock
+                store.flush()
+
+            def __exit__(self, *exception: object) -> None: ...
+
+        store._session.lock = Late()  # type: ignore[assignment]
+        assert store[wanted]["x"] == 2
+
+
 def test_rows_after_an_interrupt_as_another_added_a_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as the session went on with the buffer of the fields before, rows lacked the new one."""
     with ws.RecordStore.create(tmp_path / "s", X) as other, ws.RecordStore.open(tmp_path / "s", "a") as store:
@@ -208,6 +232,81 @@ def test_records_that_a_thread_adds_while_another_changes_the_fields(tmp_path: P
     with ws.RecordStore.open(tmp_path / "s") as again:
         assert again["x"][:].tolist() == ([1, 2] if change == "map" else [1.0, 2.0, 3.0])
         assert change == "map" or again[2]["y"] is None
+
+
+def test_a_filter_beside_another_process(tmp_path: Path) -> None:
+    """Its flush reads what others have committed: positions then meant other records, and a field was left out."""
+    names = iter("abcdefg")
+    with ws.RecordStore.create(tmp_path / "s", X) as other, ws.RecordStore.open(tmp_path / "s", "a") as store:
+        other.extend({"x": [0, 1, 2, 3]})
+        other.flush()
+        store.refresh()
+        mask = store["x"][:] > 1
+        other.append({"x": 4})
+        other.flush()
+        assert store.filter(tmp_path / next(names), mask)["x"][:].tolist() == [2, 3]
+        assert store.filter(tmp_path / next(names), [2, -1])["x"][:].tolist() == [2, 4]
+        store.append({"x": 5})
+        other.append({"x": 6})
+        other.flush()
+        everything = store.filter(tmp_path / next(names), slice(None))["x"][:]
+        assert everything.tolist() == [0, 1, 2, 3, 4, 6, 5]
+        other.refresh()
+        other.delete([0, 6])
+        with pytest.raises(PositionError, match="find the position again"):
+            store.filter(tmp_path / next(names), [0])
+        other.add_field("y", ws.Array("int64"), [5, 6, 7, 8, 9], progress=False)
+        assert store.filter(tmp_path / next(names), lambda batch: batch["x"] < 9)["y"][:].tolist() == [5, 6, 7, 8, 9]
+        other.drop_field("x", progress=False)
+        assert list(store.filter(tmp_path / next(names), []).fields) == ["y"]
+
+
+def test_fields_that_change_just_after_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flush said that the records were still pending, and are to be added anew: then they were there twice."""
+    with ws.RecordStore.create(tmp_path / "s", X) as store, ws.RecordStore.open(tmp_path / "s", "a") as other:
+        real = Generation.commit
+
+        def commit(generation: Generation, *args: Any, **options: Any) -> None:
+            monkeypatch.undo()
+            real(generation, *args, **options)
+            other.add_field("y", ws.Array("int64"), [5], progress=False)
+
+        monkeypatch.setattr(Generation, "commit", commit)
+        store.append({"x": 1})
+        store.flush()
+        assert {name: values.tolist() for name, values in store[:].items()} == {"x": [1], "y": [5]}
+
+
+def test_files_that_another_process_removes_while_they_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ws.RecordStore.create(tmp_path / "s", X) as store:
+        store.append({"x": 1})
+    generation = tmp_path / "s" / "g0001"
+    real = os.scandir
+
+    class Late(list[Any]):
+        """The entries of a folder, one of which is gone by now, and the next time the folder."""
+
+        def __init__(self, folder: Any) -> None:
+            chunk = chunk_path(generation, 0)
+            if Path(folder) == generation and not chunk.exists():
+                generation.rename(tmp_path / "removed")
+            with real(folder) as entries:
+                super().__init__(entries)
+            if Path(folder) == generation:
+                chunk.unlink()
+
+        def __enter__(self) -> list[Any]:
+            return self
+
+        def __exit__(self, *exception: object) -> None: ...
+
+    with ws.RecordStore.open(tmp_path / "s") as store:
+        monkeypatch.setattr(os, "scandir", Late)
+        assert chunk_bytes(generation) == 0
+        assert store.nbytes > 0
+    assert not generation.exists()
 
 
 def test_stored_rows_are_not_committed_behind_a_change_of_fields(tmp_path: Path) -> None:

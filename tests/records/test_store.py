@@ -7,7 +7,7 @@ import multiprocessing
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -373,6 +373,20 @@ def test_a_path_may_be_relative_and_the_folder_left(tmp_path: Path, monkeypatch:
     assert numbers(pickle.loads(pickle.dumps(read))) == [1]
 
 
+def test_fields_for_another_store_are_made_of_those_of_one(tmp_path: Path) -> None:
+    """The next rewrite dropped a field that was removed there, with its values; rows with an added one were lost."""
+    with ws.RecordStore.create(tmp_path / "s", {**NUMBER, "y": ws.Array("int64")}) as store:
+        store.append({"x": 1, "y": 2})
+        fields = store.fields
+        del fields["x"]
+        fields["z"] = ws.Array("int64")
+        assert list(ws.RecordStore.create(tmp_path / "other", fields).fields) == ["y", "z"]
+        store.rebalance(progress=False)
+        store.append({"x": 3, "y": 4})
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert {name: values.tolist() for name, values in again[:].items()} == {"x": [1, 3], "y": [2, 4]}
+
+
 def test_the_mode_is_r_or_a(store: ws.RecordStore) -> None:
     for mode in ("w", "", None, "rb"):
         with pytest.raises(ValueError, match="mode"):
@@ -655,6 +669,25 @@ def test_a_pickled_store_reads_elsewhere(store: ws.RecordStore) -> None:
     assert said.get() == 4
     child.join()
     assert child.exitcode == 0
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_a_salvaged_store_is_one_elsewhere(tmp_path: Path, mode: Literal["r", "a"]) -> None:
+    """A forked child's store was closed, and a pickled one could not be opened: its edits are damaged."""
+    with ws.RecordStore.create(tmp_path / "s", NUMBER) as store:
+        store.extend({"x": [0, 1, 2]})
+        store.update(1, {"x": 9})
+    for file in ("numbers", "numbers.copy"):
+        (tmp_path / "s" / "g0001" / file).write_bytes(bytes(8))
+    with ws.RecordStore.open(tmp_path / "s", mode, salvage=True) as store:
+        assert numbers(pickle.loads(pickle.dumps(store)))[:3] == [0, 1, 2]
+        context = multiprocessing.get_context("fork")
+        said = context.SimpleQueue()
+        child = context.Process(target=lambda: said.put([] if store.closed else numbers(store)[:3]))
+        child.start()
+        assert said.get() == [0, 1, 2]
+        child.join()
+        assert child.exitcode == 0
 
 
 # Threads and failures seen from the inside

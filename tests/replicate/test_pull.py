@@ -54,6 +54,17 @@ def values(copy: Path) -> list[int]:
         return found
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_clone_may_be_where_a_link_leads_to(copy: Path, tmp_path: Path, is_there: bool) -> None:
+    """It failed once all chunks were there: nothing can be renamed over a link."""
+    place, link = tmp_path / "disk" / "place", tmp_path / "link"
+    (place if is_there else place.parent).mkdir(parents=True)
+    link.symlink_to(place)
+    ws.RecordStore.clone(tmp_path / "remote", link).close()
+    assert link.is_symlink()
+    assert values(link) == values(place) == list(range(30))
+
+
 @pytest.mark.parametrize("commits", [True, False], ids=["committed", "begun"])
 def test_a_writer_that_begins_during_the_download_is_not_overwritten(
     commits: bool, copy: Path, monkeypatch: pytest.MonkeyPatch

@@ -46,6 +46,7 @@ from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn
 from warmstore.records.format.fields import Field, Fields, Json, fields_to_json
 from warmstore.records.format.value_encoding import encode, raw_rows
 from warmstore.records.maintenance.filtering import copy_kept
+from warmstore.records.write.store_draft import real_place
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.file_times import settle
 from warmstore.storage.memory.address_space import SLOT
@@ -120,7 +121,7 @@ def convert(
     encode("metadata", Json(), [metadata])
     if CONVERTED in metadata:
         raise ValueError(f"metadata has the name {CONVERTED!r}, which describes the source: choose another name")
-    target = local_target(path)
+    target = real_place(local_target(path))
     what = str(source) if paths else kind.name
     writing: dict[str, Any] = {"chunk_size": chunk_size, "writer_threads": writer_threads}
     with contextlib.ExitStack() as stack:

@@ -1,6 +1,6 @@
 """Views of fields: one field can be indexed like a NumPy array, several fields like a store."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -171,9 +171,10 @@ class FieldsView:
         """The records at many positions as torch's DataLoader asks for them."""
         return SampleBatch(self.gather(index), len(index), index)
 
-    def gather(self, index: Any, fields: Sequence[str] | None = None) -> dict[str, Any]:
+    def gather(self, index: Any, fields: Iterable[str] | None = None) -> dict[str, Any]:
         """`RecordStore.gather` of these fields, or of some of them."""
         if fields is not None:
+            fields = fields if isinstance(fields, str) else tuple(fields)
             check_known(f"the view of {self.store.path}", fields, self.fields)
         return self.store.gather(index, self.names if fields is None else fields)
 

@@ -6,7 +6,7 @@ Other values (text, bytes, numbers, JSON values) are unchanged.
 import copy
 import functools
 from collections import UserDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -33,7 +33,7 @@ class IndexedRecords(Protocol):
 
     def __getitem__(self, index: Any, /) -> Any: ...
 
-    def gather(self, index: Any, fields: Sequence[str] | None = None) -> dict[str, Any]:
+    def gather(self, index: Any, fields: Iterable[str] | None = None) -> dict[str, Any]:
         """The values at many positions, by field."""
 
     def __sample_hashes__(self) -> UInt64: ...
@@ -85,7 +85,7 @@ class Formatted:
     def __iter__(self) -> Iterator[Any]:
         return (self[at] for at in range(len(self)))
 
-    def gather(self, index: Any, fields: Sequence[str] | None = None) -> dict[str, Any]:
+    def gather(self, index: Any, fields: Iterable[str] | None = None) -> dict[str, Any]:
         """`RecordStore.gather` in this format."""
         found: dict[str, Any] = self._convert(self.store.gather(index, fields))
         return found

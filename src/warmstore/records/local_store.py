@@ -353,13 +353,19 @@ class LocalStore(StoreReader):
 
         Raises:
             StoreExists: the folder is not empty.
+            PositionError: other processes or threads changed records, which may have moved.
             Damaged: a record does not match its checksum.
         """
         self._check_open()
+        if self.mode == "a":  # stored rows are copied, and another process may have changed the fields
+            with self._session.lock:
+                self._check_writable()
+                if callable(keep) or (isinstance(keep, slice) and keep == slice(None)):
+                    self._session.flush()
+                else:
+                    keep = self._session.flush_at(keep)
         names = list(self.fields) if fields is None else list(fields)
         check_known(self.path, names, self.fields)
-        if self.mode == "a":
-            self.flush()  # stored rows are copied
         kept_fields = {name: self.fields[name] for name in names}
         files = Files() if self._files.is_remote else self._files
         with (

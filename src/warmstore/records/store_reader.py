@@ -6,8 +6,9 @@ commit appear at `refresh`.
 
 import logging
 import os
+import stat
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from warmstore.records.store_identity import content_of, record_hashes
 from warmstore.records.store_session import StoreSession
 from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.array_types import Bools, UInt64
+from warmstore.storage.disk_usage import entries_below
 from warmstore.storage.files import Files
 from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.lifecycle import Closeable
@@ -61,8 +63,8 @@ class StoreReader(Closeable):
 
     @property
     def fields(self) -> Fields:
-        """The typed fields of every record, by name."""
-        return self._manifest.fields
+        """The typed fields of every record, by name. The dict is the caller's: changing it changes no store."""
+        return dict(self._manifest.fields)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -77,7 +79,7 @@ class StoreReader(Closeable):
     @property
     def nbytes(self) -> int:
         """Bytes the store takes on the disk."""
-        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+        return sum(status.st_size for _, status in entries_below(self.path) if stat.S_ISREG(status.st_mode))
 
     @property
     def _has_pending(self) -> bool:
@@ -109,7 +111,7 @@ class StoreReader(Closeable):
     def gather(
         self,
         index: Any,
-        fields: Sequence[str] | None = None,
+        fields: Iterable[str] | None = None,
         *,
         packed: bool | Collection[str] = False,
         out: Mapping[str, Any] | None = None,
@@ -139,32 +141,35 @@ class StoreReader(Closeable):
         if self.closed:
             self._check_open()
         session = self._session
+        pending = session.pending.count  # read before the generation: a flush adds rows there before it drops them here
         generation = session.generation
         known = generation.manifest.fields
+        if fields is not None and not isinstance(fields, str):
+            fields = tuple(fields)  # of any iterable, which may be there for one pass
         names = known if fields is None else fields
-        if not (packed or out or session.pending.count or isinstance(names, str)) and is_positions(index):
-            values = generation.gatherer.values(names if names is known else tuple(names), index)
+        if not (packed or out or pending or isinstance(names, str)) and is_positions(index):
+            values = generation.gatherer.values(names, index)
             if values is not None:
                 return values
         if fields is not None:
             check_known(self.path, names, known)
         out = out or {}
-        if isinstance(packed, bool):
-            packed = names if packed else ()
-        for option, chosen in (("packed", packed), ("out", out)):
+        in_one = (names if packed else ()) if isinstance(packed, bool) else packed
+        for option, chosen in (("packed", in_one), ("out", out)):
             for name in chosen:
                 if name not in names:
                     raise KeyError(f"{option} has {name!r}, which is not among the fields to read: {list(names)}")
-        if session.pending.count:  # read before the snapshot: a flush adds rows to it before it drops them here
+        if pending:
             with session.lock:
-                if session.pending.count:
-                    records = CommittedRecords.of(session.generation)
-                    positions = as_positions(index, records.snapshot.length + session.pending.count)
-                    return read_with_options(records, session.pending, names, positions, packed, out)
+                if not session.pending.count or session.generation is not generation:  # another thread has flushed
+                    return self.gather(index, fields, packed=packed, out=out)
+                records = CommittedRecords.of(generation)
+                positions = as_positions(index, records.snapshot.length + session.pending.count)
+                return read_with_options(records, session.pending, names, positions, in_one, out)
         records = CommittedRecords.of(generation)
         positions = as_positions(index, records.snapshot.length)
-        if packed or out:
-            return read_with_options(records, None, names, positions, packed, out)
+        if in_one or out:
+            return read_with_options(records, None, names, positions, in_one, out)
         return read(records, names, positions)
 
     @property
@@ -199,7 +204,7 @@ class StoreReader(Closeable):
         self,
         index: Any = None,
         *,
-        fields: Sequence[str] | None = None,
+        fields: Iterable[str] | None = None,
         checksums: bool = False,
         verify: bool = True,
     ) -> pa.Table:
@@ -225,7 +230,7 @@ class StoreReader(Closeable):
         with self._session.lock:
             generation = self._session.generation
             known = generation.manifest.fields
-            names = known if fields is None else fields
+            names = known if fields is None else fields if isinstance(fields, str) else tuple(fields)
             check_known(self.path, names, known)
             chosen = {name: known[name] for name in names}
             if index is not None:
@@ -273,7 +278,9 @@ class StoreReader(Closeable):
         old = self._session
         old.generation.release()
         try:
-            self._session = StoreSession(self.path, self._manifest, old.writing, self._files, write=self.mode == "a")
+            self._session = StoreSession(
+                self.path, self._manifest, old.writing, self._files, write=self.mode == "a", salvage=old.salvage
+            )
         except OSError as error:
             self.closed = True
             _log.warning("%s could not be opened again after a fork: %s", self.path, error)

@@ -47,7 +47,7 @@ class StoreSession:
         self.lock = threading.RLock()
         self.pending = WriteBuffer()
         self._write = write
-        self._salvage = salvage
+        self.salvage = salvage
         self._prepared = False
         self._editors = 0
         self.generation = self._open_generation(manifest)
@@ -60,7 +60,7 @@ class StoreSession:
         while True:
             try:
                 return Generation(
-                    self.path, manifest, self.writing, self.files, write=self._write, salvage=self._salvage
+                    self.path, manifest, self.writing, self.files, write=self._write, salvage=self.salvage
                 )
             except (NotAStore, GenerationClosed):
                 # The store may have continued in the next generation just now, and removed this folder.
@@ -80,34 +80,36 @@ class StoreSession:
         with self.lock:
             return self.snapshot.length + self.pending.count
 
-    def _follow(self, *, writing: bool = False) -> None:
+    def _follow(self, *, writing: bool = False, committed: int = 0) -> None:
         """Continue in the store's current generation.
 
         Args:
             writing: rows that are not pending are to be written there.
+            committed: how many of the pending rows are committed already.
 
         Raises:
             SchemaMismatch: its fields are not those that the rows to write were encoded by.
         """
         manifest = read_manifest(self.path, self.files)
-        if (writing or self.pending.count) and manifest.fields != self.generation.manifest.fields:
+        left = self.pending.count - committed
+        if (writing or left) and manifest.fields != self.generation.manifest.fields:
             raise SchemaMismatch(
-                f"the fields of {self.path} were changed by another process while {self.pending.count or 'some'} "
+                f"the fields of {self.path} were changed by another process while {left or 'some'} "
                 f"records were pending here; they are {list(manifest.fields)} now. Open the store again and add the "
                 "records anew"
             )
         old, self.generation = self.generation, self._open_generation(manifest)
         old.release()
 
-    def refresh(self) -> None:
-        """Read what other processes have committed."""
+    def refresh(self, *, committed: int = 0) -> None:
+        """Read what other processes have committed. `committed`: how many of the pending rows are committed already."""
         if not self.generation.is_current():
             with self.lock:
                 try:
                     # This looks again under the lock: another thread of this process may have flushed.
                     self.generation.refresh()
                 except GenerationClosed:
-                    self._follow()
+                    self._follow(committed=committed)
 
     def flush(self) -> None:
         """Commit all pending rows."""
@@ -157,7 +159,7 @@ class StoreSession:
                     if generation.commits > commits:
                         # Refresh before dropping: other threads read pending rows until the snapshot has them.
                         try:
-                            self.refresh()
+                            self.refresh(committed=count)
                         finally:
                             if count:
                                 self.pending.drop(count)
@@ -213,26 +215,46 @@ class StoreSession:
     def _editing_at(self, index: Any) -> Iterator[Int64]:
         """`editing`, with the positions of an index that refers to the store before the lock was taken."""
         with self.lock:
-            generation, before, pending = self.generation, self.snapshot, self.pending.count
-            positions = as_positions(index, len(self))
+            positions, check = self._positions(index)
             with self.editing():
                 self.check_edits()
-                now = self.snapshot
-                if now.gaps is not None:
+                if self.snapshot.gaps is not None:
                     raise ReadOnly(
                         f"chunks of {self.path} were evicted, so its records cannot be edited before rebalance()"
                     )
-                includes_pending = int(positions.max(initial=-1)) >= before.length
-                # Edits are counted per generation, and a writer with a failing disk may have removed its entry.
-                same = self.generation is generation and generation.log.continues(before.entries, before.last_entry)
-                has_grown = now.length != before.length + pending
-                moved = not same or now.edits != before.edits or (includes_pending and has_grown)
-                if len(positions) and moved:
-                    raise PositionError(
-                        f"other processes changed {self.path} since the last refresh, so position {positions[0]} may be"
-                        " another record now: find the position again, then edit"
-                    )
+                check()
                 yield positions
+
+    def flush_at(self, index: Any) -> Int64:
+        """`flush`; returns the positions of an index that refers to the store before that."""
+        with self.lock:
+            positions, check = self._positions(index)
+            self.flush()
+            check()
+            return positions
+
+    def _positions(self, index: Any) -> tuple[Int64, Callable[[], None]]:
+        """The positions of an index, and a check for later that they are still those of the same records.
+
+        The check raises PositionError.
+        """
+        generation, before, pending = self.generation, self.snapshot, self.pending.count
+        positions = as_positions(index, len(self))
+
+        def check() -> None:
+            now = self.snapshot
+            includes_pending = int(positions.max(initial=-1)) >= before.length
+            # Edits are counted per generation, and a writer with a failing disk may have removed its entry.
+            same = self.generation is generation and generation.log.continues(before.entries, before.last_entry)
+            has_grown = now.length != before.length + pending
+            moved = not same or now.edits != before.edits or (includes_pending and has_grown)
+            if len(positions) and moved:
+                raise PositionError(
+                    f"other processes changed {self.path} since the last refresh, so position {positions[0]} may be "
+                    "another record now: find the position again"
+                )
+
+        return positions, check
 
     @contextlib.contextmanager
     def editing(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from warmstore.records.log.log_entries import CLOSED, Entries, new_entry
 from warmstore.records.log.log_files import create_log
 from warmstore.records.read.live_batches import HAS_ROWS
 from warmstore.records.write.edit_lock import edit_lock
+from warmstore.records.write.store_draft import real_place
 from warmstore.remote.objects import Objects
 from warmstore.replicate.block_cache import BlockCache
 from warmstore.replicate.push import PushResult, push
@@ -64,7 +65,7 @@ def pull(
         RemoteUnavailable, RemoteRefused: the store is unchanged; the next pull uses the fetched blocks.
     """
     head = find_copy(objects, at=at)
-    path = path.absolute()
+    path = real_place(path.absolute())
     ensure_folder(path.parent, files)
     with file_lock(path.parent / f".{path.name}.pull", files):
         if not (path / NAME).exists():

@@ -5,6 +5,7 @@ read. `push`, `pull`, `sync` and `clone` copy whole chunks between a folder and 
 """
 
 import contextlib
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -199,4 +200,4 @@ class RecordStore(LocalStore):
     def __reduce__(self) -> Any:
         if self._files.is_remote:
             return type(self)._open_copy, (self.path, self._files)
-        return type(self).open, (str(self.path), "r")
+        return functools.partial(type(self).open, salvage=self._session.salvage), (str(self.path), "r")

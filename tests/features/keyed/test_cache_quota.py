@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from warmstore.features.keyed.cache_quota import SMALLEST
 from warmstore.records.format.manifest import read_manifest
 from warmstore.records.index.key_index import KeyIndex
 from warmstore.records.maintenance.chunk_states import chunk_states
+from warmstore.storage.locks import is_held
 
 pytestmark = pytest.mark.forks
 
@@ -273,6 +275,30 @@ def test_duplicates_are_reclaimed_by_rebalance(tmp_path: Path) -> None:
         ws.FeatureCache(tmp_path, "c", read_only=True).rebalance()
     with ws.FeatureCache(tmp_path, "nothing yet") as cache:
         assert cache.rebalance().records == 0
+
+
+@pytest.mark.parametrize("how", ["put", "delete"])
+def test_the_lock_of_the_store_is_taken_before_that_of_the_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Taken after it, a thread that put samples and one that cleared or rebalanced the cache waited for each other."""
+    with ws.FeatureCache(tmp_path, "c", max_size=BOUND, async_write=False) as cache, ThreadPoolExecutor(1) as thread:
+        cache.put_batch([1, 2], values([1, 2]))
+        cache.flush()
+        keyed = cache._session.version.reader.keyed
+        real, held = keyed.refresh, []
+
+        def refresh() -> None:  # where the quota is held
+            held.append(thread.submit(is_held, keyed.store._session.lock).result())
+            real()
+
+        monkeypatch.setattr(keyed, "refresh", refresh)
+        if how == "put":
+            cache.put_batch([1], values([1]))
+            cache.flush()
+        else:
+            del cache[1]
+        assert held == [True]
 
 
 def test_ranks_that_only_read_leave_the_bound_alone(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The budget of a tier while other processes write to it."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +9,9 @@ import pytest
 from tests.pipeline.making import check, expected, plan_of, take_bytes_away
 
 import warmstore as ws
+from warmstore.records.log.commit_log import Log
 from warmstore.storage.disk_usage import folder_bytes
+from warmstore.storage.files import is_locked
 
 pytestmark = pytest.mark.forks
 
@@ -28,3 +32,24 @@ def test_bytes_that_others_take_before_a_write(tmp_path: Path, monkeypatch: pyte
         check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
     assert taken[0] > 1_000_000
     assert DISK - 200_000 < folder_bytes(tier) <= DISK
+
+
+def test_the_lock_of_the_budget_is_taken_before_that_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that wrote to the log, which grew, and one that evicted a chunk of that store waited for each other."""
+    real, held = Log.locked, []
+
+    @contextlib.contextmanager
+    def locked(log: Log) -> Iterator[None]:
+        held.append(is_locked(log.path.parents[3] / "room.lock"))
+        with real(log):
+            yield
+
+    monkeypatch.setattr(Log, "locked", locked)
+    pipe = ws.Pipeline(range(90)).step(large)
+    plan = plan_of(pipe, [(1, "disk", "raw")], [90], folder=tmp_path, disk=2 * DISK)
+    with pipe.loader(plan, 8, workers=0) as loader:
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
+    assert held
+    assert all(held)

@@ -171,7 +171,8 @@ def test_a_dtype_name_is_its_own_inverse(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "expected"), [((), ()), (3, (3,)), ([2, 3], (2, 3)), ((np.int64(4),), (4,)), ((0,), (0,))]
+    ("shape", "expected"),
+    [((), ()), (3, (3,)), (np.prod([2, 3]), (6,)), ([2, 3], (2, 3)), ((np.int64(4),), (4,)), ((0,), (0,))],
 )
 def test_shapes(shape: Any, expected: tuple[int, ...]) -> None:
     assert ws.Array("int8", shape).shape == expected
@@ -182,6 +183,11 @@ def test_shapes(shape: Any, expected: tuple[int, ...]) -> None:
 def test_shapes_that_cannot_be_are_refused(shape: Any) -> None:
     with pytest.raises(SchemaMismatch, match="shape"):
         ws.Array("int8", shape)
+
+
+def test_dimensions() -> None:
+    assert ws.Ragged("int8", np.int64(2)) == ws.Ragged("int8", 2)
+    assert type(ws.Ragged("int8", np.int64(2)).ndim) is int  # for store.json
 
 
 @pytest.mark.parametrize("ndim", [0, -1, 33, "2", 1.0, None])

@@ -184,6 +184,55 @@ def test_a_batch_is_no_table(field: Any, make: Any) -> None:
         encode("x", field, make({"a": ["1"], "b": ["2"]}))
 
 
+NULLS = {
+    "pyarrow": pa.array([1.0, None]),
+    "integers": pa.array([2**53 + 1, None]),
+    "chunks": pa.chunked_array([[1.0], [None]]),
+    "polars": pl.Series([1.0, None]),
+    "polars' integers": pl.Series([1, None]),
+    "pandas": pd.Series([1.0, None], dtype="Float64"),
+    "pandas' integers": pd.Series([1, None], dtype="Int64"),
+    "pandas over pyarrow": pd.Series([1.0, None], dtype="double[pyarrow]"),
+}
+
+
+@pytest.mark.parametrize("values", NULLS.values(), ids=NULLS)
+def test_nulls_of_columns_are_refused(values: Any) -> None:
+    """NumPy makes them NaN, and integers beside them floats: 2**53 + 1 became another number."""
+    for field, batch in [
+        (ws.Array("float64"), values),
+        (ws.Array("float64", (2,)), [values]),
+        (ws.Ragged("float64"), [values]),
+        (ws.Ragged("float64", 2), [[values]]),
+    ]:
+        with pytest.raises(SchemaMismatch, match="nulls"):
+            back(field, batch)
+    assert back(ws.Array("float64"), [1.0, None]).mask.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table({"x": pa.array([1.0, None])}),
+        pl.DataFrame({"x": [1.0, None]}),
+        pd.DataFrame({"x": [1.0, None]}, dtype="Float64"),
+    ],
+    ids=["pyarrow", "polars", "pandas"],
+)
+def test_nulls_of_tables_are_refused(table: Any) -> None:
+    with pytest.raises(SchemaMismatch, match="nulls"):
+        back(ws.Array("float64", (1,)), table)
+    assert back(ws.Array("float64", (1,)), table[:1]).tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("make", [pa.array, pl.Series, pd.Series, lambda values: pd.Series(values, dtype="Float64")])
+def test_columns_without_nulls_are_arrays(make: Any) -> None:
+    assert np.array_equal(back(ws.Array("float64"), make([1.5, 2.5])), [1.5, 2.5])
+    assert np.array_equal(back(ws.Ragged("float64"), [make([1.5, 2.5])])[0], [1.5, 2.5])
+    assert back(ws.Array("float64", (2,)), [make([1.5, 2.5])]).tolist() == [[1.5, 2.5]]
+    assert np.isnan(back(ws.Array("float64"), pd.Series([1.5, np.nan]))[1])
+
+
 def test_batches_that_are_sequences() -> None:
     assert back(ws.Text(), pd.Series(["a", "b"])) == ["a", "b"]
     assert back(ws.Text(), {"a": 1, "b": 2}.keys()) == ["a", "b"]

@@ -143,6 +143,23 @@ def test_two_wrong_bytes_in_both_files_are_damage(path: Path, at: int) -> None:
     log.close()
 
 
+def test_what_is_lost_stays_so_when_later_entries_are_read_from_the_copy(path: Path) -> None:
+    """The store then took edits, which everybody skips behind a lost entry."""
+    for file in (path, path.with_name("log.copy")):
+        flipped(file, SIZE + 3, 0)
+        flipped(file, SIZE + 9, 0)
+    log = Log(path, Files(), SEED, write=True, salvage=True)
+    log.read(0)
+    other = Log(path, Files(), SEED, write=True, salvage=True)
+    other.append(new_entry(BATCH, 9, rows=99))
+    other.close()
+    for at in (3, 9):
+        flipped(path, COUNT * SIZE + at, 0)
+    assert log.read(COUNT)["rows"].tolist() == [99]
+    assert log.lost == [1]
+    log.close()
+
+
 def test_each_entry_is_read_from_the_file_in_which_it_is_whole(path: Path) -> None:
     for number in range(COUNT):
         file = path.with_name("log.copy" if number % 2 else "log")

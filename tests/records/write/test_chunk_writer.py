@@ -191,6 +191,17 @@ def test_rows_before_the_zeros_of_a_killed_writer_are_whole(tmp_path: Path) -> N
     assert pa.ipc.open_file(chunk).num_record_batches == 9
 
 
+def test_an_emptied_chunk_does_not_keep_others_from_being_sealed(tmp_path: Path) -> None:
+    for number in range(2):
+        store = ws.RecordStore.open(tmp_path / "s", "a") if number else ws.RecordStore.create(tmp_path / "s", FIELDS)
+        store.append({"b": str(number)})
+        store.close(seal=False)
+    os.truncate(tmp_path / "s" / "g0001" / "000000.arrow", 0)
+    with ws.RecordStore.open(tmp_path / "s", "a") as store:
+        result = seal_abandoned(store)
+        assert (result.refused, result.sealed) == (("g0001/000000.arrow",), ("g0001/000001.arrow",))
+
+
 def test_an_unsealed_chunk_is_as_long_as_what_it_holds(tmp_path: Path) -> None:
     writer = ChunkWriter(tmp_path, 0, SCHEMA, Files())
     end = large_batches(writer)

@@ -1,8 +1,10 @@
 """A new store appears whole: errors and kills leave nothing at its path, and the next try succeeds."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import warmstore as ws
@@ -25,6 +27,36 @@ def test_it_appears_when_the_block_ends(tmp_path: Path) -> None:
         assert not path.exists()
     assert ws.RecordStore.open(path)[0] == {"x": 7}
     assert [one.name for one in path.parent.iterdir()] == ["s"]
+
+
+WAYS: dict[str, Callable[[Path], Any]] = {
+    "create": fill,
+    "filter": lambda path: _some(path.with_name("all")).filter(path, [0], progress=False).close(),
+    "convert": lambda path: ws.convert({"x": np.array([7])}, path).close(),
+}
+
+
+def _some(folder: Path) -> ws.RecordStore:
+    fill(folder)
+    return ws.RecordStore.open(folder)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_path_may_be_a_link_to_another_disk(tmp_path: Path, way: str, is_there: bool) -> None:
+    """Nothing can be renamed over a link: a conversion failed at its end."""
+    place, path = tmp_path / "disk" / "place", tmp_path / "link"
+    place.parent.mkdir()
+    if is_there:
+        place.mkdir()
+    path.symlink_to(place)
+    WAYS[way](path)
+    assert path.is_symlink()
+    for folder in (path, place):
+        assert ws.RecordStore.open(folder)[0] == {"x": 7}
+    assert [one.name for one in place.parent.iterdir()] == ["place"]
+    with pytest.raises(StoreExists):
+        fill(path)
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

@@ -348,7 +348,8 @@ class OpenVersion:
             yield
             return
         tidy(keyed, self.quota)
-        with self.quota.reserve(0):  # no other process writes
+        # No other process writes. The lock of the session comes first, as wherever a store with a quota is written.
+        with keyed.store._session.lock, self.quota.reserve(0):
             keyed.refresh()
             if any((keyed.find_last(keys) != MISSING).any() for keys in added):
                 keyed.store._session.continue_in_newest_chunk()

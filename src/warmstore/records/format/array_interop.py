@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from warmstore.errors import SchemaMismatch, UnsupportedType
 from warmstore.records.format.fields import dtype_name, numpy_dtype
@@ -47,6 +48,36 @@ def to_numpy(value: Any) -> np.ndarray[Any, Any]:
     dtype = numpy_dtype(name)
     bits = tensor.view(getattr(torch, _SAME_WIDTH[tensor.element_size()])).numpy()
     return bits.view(dtype)  # type: ignore[no-any-return]
+
+
+def whole_array(name: str, values: Any) -> np.ndarray[Any, Any]:
+    """`to_numpy`, of values without nulls, which NumPy would make NaN, and integers beside them floats.
+
+    Raises:
+        SchemaMismatch: a column of pyarrow, polars or pandas has nulls.
+    """
+    if _has_nulls(values):
+        raise SchemaMismatch(
+            f"field {name!r}: a column has nulls, which NumPy would make NaN. Pass a list with None where a whole "
+            "value is absent, or fill them first"
+        )
+    return to_numpy(values)
+
+
+def _has_nulls(values: Any) -> bool:
+    """Whether a column or table of pyarrow, polars or pandas has nulls. NaN is a number."""
+    if isinstance(values, np.ndarray | np.generic) or is_tensor(values):
+        return False
+    count, pandas = getattr(values, "null_count", 0), sys.modules.get("pandas")
+    if callable(count):  # of polars; of a table there is one for each column
+        return bool(np.any(count()))
+    if isinstance(values, pa.Table | pa.RecordBatch):
+        return any(column.null_count for column in values.columns)
+    if pandas is not None and isinstance(values, pandas.DataFrame):
+        return any(_has_nulls(column) for _, column in values.items())
+    if pandas is not None and getattr(getattr(values, "dtype", None), "na_value", None) is pandas.NA:
+        return bool(values.isna().any())
+    return bool(count)
 
 
 def to_torch(array: np.ndarray[Any, Any]) -> Any:
@@ -145,7 +176,7 @@ def _of_dtype(name: str, values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, A
             f"field {name!r}: a part of a value is masked; only a whole value can be absent. Fill it first, with "
             "values.filled(...)"
         )
-    array = to_numpy(values)
+    array = whole_array(name, values)
     if array.dtype != dtype:
         raise SchemaMismatch(
             f"field {name!r} holds {dtype_name(dtype)}; got {array.dtype}. "
@@ -155,11 +186,11 @@ def _of_dtype(name: str, values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, A
 
 
 def _is_python(values: Any) -> bool:
-    """Whether nested lists hold no arrays, tensors or NumPy scalars, which have dtypes of their own."""
+    """Whether nested lists hold no arrays, tensors or NumPy scalars, which have dtypes of their own, and no nulls."""
     if isinstance(values, list | tuple):
         kinds = set(map(type, values))
         return kinds <= _NUMBERS or all(map(_is_python, values))
-    return not hasattr(values, "dtype")
+    return not (hasattr(values, "dtype") or _has_nulls(values))
 
 
 def _integers_fit(values: Any, given: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:

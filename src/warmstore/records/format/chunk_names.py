@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from warmstore.storage.disk_usage import entries_below
+
 
 def chunk_path(folder: Path, number: int) -> Path:
     """The path of a chunk's file."""
@@ -14,5 +16,5 @@ def chunk_numbers(folder: Path) -> list[int]:
 
 
 def chunk_bytes(folder: Path) -> int:
-    """Bytes of the chunk files in a folder."""
-    return sum(path.stat().st_size for path in folder.glob("*.arrow"))
+    """Bytes of the chunk files in a folder, which other processes may remove meanwhile."""
+    return sum(status.st_size for path, status in entries_below(folder) if path.endswith(".arrow"))

@@ -128,7 +128,8 @@ class Array:
         _check_codec(self)
         object.__setattr__(self, "dtype", _named_dtype(self.dtype))
         try:
-            shape = (self.shape,) if isinstance(self.shape, int) else tuple(map(operator.index, self.shape))
+            sizes = (self.shape,) if isinstance(self.shape, int | np.integer) else self.shape
+            shape = tuple(map(operator.index, sizes))
         except TypeError:
             raise SchemaMismatch(f"Array shape is {self.shape!r}; it must be a tuple of ints") from None
         if any(size < 0 for size in shape):
@@ -165,8 +166,9 @@ class Ragged:
     def __post_init__(self) -> None:
         _check_codec(self)
         object.__setattr__(self, "dtype", _named_dtype(self.dtype))
-        if not isinstance(self.ndim, int) or not 1 <= self.ndim <= 32:
+        if not isinstance(self.ndim, int | np.integer) or not 1 <= self.ndim <= 32:
             raise SchemaMismatch(f"Ragged ndim is {self.ndim!r}; it must be an int, 1 to 32 (a scalar is an Array)")
+        object.__setattr__(self, "ndim", operator.index(self.ndim))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import Damaged, SchemaMismatch, UnsupportedType
-from warmstore.records.format.array_interop import array_of_numbers, exact_array, to_numpy
+from warmstore.records.format.array_interop import array_of_numbers, exact_array, whole_array
 from warmstore.records.format.codecs import codec_of
 from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, packed, spread
 from warmstore.records.format.fields import Array, Bytes, Field, Json, Ragged, Text, field_has_bytes, numpy_dtype
@@ -261,7 +261,7 @@ def _encode_ragged(name: str, field: Ragged, values: Sequence[Any]) -> EncodedRo
     dtype = numpy_dtype(field.dtype)
     try:
         arrays = [
-            array_of_numbers(name, value, dtype) if isinstance(value, list | tuple) else to_numpy(value)
+            array_of_numbers(name, value, dtype) if isinstance(value, list | tuple) else whole_array(name, value)
             for value in values
         ]
     except ValueError as error:

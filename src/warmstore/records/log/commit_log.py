@@ -193,7 +193,7 @@ class Log:
             )
         if self._write and not lost and bytes(whole) != data:
             self._mend(bytes(whole), first)
-        self.lost = [first + number for number in lost]
+        self.lost = [*(number for number in self.lost if number < first), *(first + number for number in lost)]
         return bytes(whole)
 
     def _committed(self, copy: bytes, good: Bools) -> bytes:

@@ -32,19 +32,20 @@ def copy_kept(source: StoreSession, target: StoreSession, keep: Any, gather: Gat
     Raises:
         PositionError: the source was edited meanwhile.
     """
-    generation, edits = source.generation, source.snapshot.edits
-    length = source.snapshot.length
+    generation = source.generation
+    gatherer = generation.gatherer
+    snapshot = gatherer.snapshot
     names = list(target.generation.manifest.fields)
-    positions: range | Int64 = range(length) if callable(keep) else as_positions(keep, length)
+    positions: range | Int64 = range(snapshot.length) if callable(keep) else as_positions(keep, snapshot.length)
     read = list(generation.manifest.fields) if callable(keep) else names
     queue = WriteBuffer()
     with progress_bar(len(positions), None, 0, "filter", progress) as advance:
-        for block in generation.gatherer.blocks(read, positions, BATCH_BYTES, _BLOCK):
+        for block in gatherer.blocks(read, positions, BATCH_BYTES, _BLOCK):
             wanted = _wanted(keep, gather, block) if callable(keep) else block
-            if source.generation is not generation or source.snapshot.edits != edits:
+            if source.generation is not generation or source.snapshot.edits != snapshot.edits:
                 raise PositionError(f"{source.path} was edited while it was filtered; filter it again")
             if len(wanted):
-                gathered = generation.read(names, wanted)
+                gathered = generation.read(names, wanted, gatherer, snapshot)
                 queue.add({name: stored_rows(rows) for name, rows in zip(names, gathered, strict=True)})
             for batch in queue.taken(BATCH_BYTES):
                 target.commit_rows(batch)

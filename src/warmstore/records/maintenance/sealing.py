@@ -70,6 +70,8 @@ def _seal(store: StoreReader, path: Path, descriptor: int) -> bool:
     schema = arrow_schema(manifest.fields)
     # Chunks of formats 1 to 3 have no metadata.
     schemas = chunk_schema(schema, f"{manifest.id}/{manifest.generation}", number), schema
+    if not store._files.size(descriptor):  # it was cut off, and an empty file cannot be mapped
+        return False
     with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as data:
         parts = _footer(memoryview(data), entries, schemas)
         if parts is None:

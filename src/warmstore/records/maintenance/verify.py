@@ -92,13 +92,14 @@ def check(session: StoreSession, *, repair: bool, progress: bool | None) -> Repo
     files = () if generation.is_superseded() else _bad_files(session, generation, lists)
     lost = (*(f"entry {number} of the log" for number in generation.log.lost), *generation.batches.lost_edits)
     repaired = repair and bool(problems or files or lost)
+    nbytes = chunk_bytes(generation.folder)  # a repair removes them
     if repair and files:
         generation.log.mend_copy()
         generation.batches.numbers.mend(lists)
         write_manifest(session.path, _manifest_of(session), session.files)
     if repair and (problems or lost):
         rewrite(session, generation.manifest.fields, {}, repair=True, progress=progress, label="repair")
-    return Report(generation.snapshot.length, chunk_bytes(generation.folder), tuple(problems), repaired, files, lost)
+    return Report(generation.snapshot.length, nbytes, tuple(problems), repaired, files, lost)
 
 
 def _manifest_of(session: StoreSession) -> Manifest:

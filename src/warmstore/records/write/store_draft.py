@@ -30,7 +30,7 @@ def drafted(path: str | os.PathLike[str], files: Files) -> Iterator[Path]:
     """
     if is_remote(path):
         raise ReadOnly(f"{path!r} is a remote; make a store in a folder and push it there")
-    target = Path(path).absolute()
+    target = real_place(Path(path).absolute())
     check_vacant(target)
     _remove_dead(target, files)
     draft, descriptor = _make(target, files)
@@ -52,6 +52,7 @@ def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:
         StoreExists: the folder is not empty.
         ReadOnly: its parent cannot be written.
     """
+    folder = real_place(folder)
     check_vacant(folder)
     draft = folder.parent / f".{folder.name}.{manifest.id}.tmp"
     try:
@@ -68,6 +69,11 @@ def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:
     finally:
         with contextlib.suppress(OSError):
             files.remove_folder(draft)
+
+
+def real_place(folder: Path) -> Path:
+    """Where a folder is whose name may be a link. A draft must be beside it: nothing can be renamed over a link."""
+    return folder.resolve() if folder.is_symlink() else folder
 
 
 def check_vacant(folder: Path) -> None:
