@@ -174,6 +174,10 @@ class Files:
     def unlock(self, descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
+    def before_log(self) -> contextlib.AbstractContextManager[None]:
+        """What is held as long as the lock of a log, and taken before it."""
+        return contextlib.nullcontext()
+
     def connect(self, database: str) -> "sqlite3.Connection":
         """Open an SQLite database by its URI. Any thread may use the connection, and transactions begin explicitly.
 

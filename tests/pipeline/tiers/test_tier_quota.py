@@ -42,8 +42,8 @@ def test_the_lock_of_the_budget_is_taken_before_that_of_the_log(
 
     @contextlib.contextmanager
     def locked(log: Log) -> Iterator[None]:
-        held.append(is_locked(log.path.parents[3] / "room.lock"))
         with real(log):
+            held.append(is_locked(log.path.parents[3] / "room.lock"))
             yield
 
     monkeypatch.setattr(Log, "locked", locked)

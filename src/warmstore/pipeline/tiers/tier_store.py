@@ -13,7 +13,6 @@ from warmstore.pipeline.tiers.sample_schema import SAMPLE, SampleSchema
 from warmstore.pipeline.tiers.sample_table import SampleTable
 from warmstore.pipeline.tiers.tier_about import read_about
 from warmstore.pipeline.tiers.tier_quota import QuotaFiles
-from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.keyed_store import KeyedStore, read_keys
 from warmstore.records.local_store import LocalStore
 from warmstore.records.read.evicted_ranges import EvictedRanges
@@ -43,7 +42,6 @@ class TierStore(KeyedStore):
             LocalStore._open_folder(path, "a", writing=_writing(quota), files=QuotaFiles(quota)),
             SAMPLE,
         )
-        self._quota = quota
         self._number = number
         self._kind = kind
         self._table = table
@@ -72,16 +70,6 @@ class TierStore(KeyedStore):
         self._known = max(total, self._known)
         self._leases.hold(self._needed_chunks())
 
-    def commit(self, rows: dict[str, EncodedRows]) -> None:
-        with self._before_the_log():
-            self.store._commit_rows(rows)
-        self.catch_up()
-
-    def _before_the_log(self) -> contextlib.AbstractContextManager[None]:
-        """Hold the lock of the quota, which the files take as they grow. Whoever evicts a chunk of this store holds it
-        and waits for the lock of the log: taken inside of that one, both would wait for ever."""
-        return self._quota.reserve(0)
-
     def trim(self) -> None:
         """Free what this process's chunk was extended by, for other writers."""
         self.store._session.generation.trim()
@@ -92,8 +80,7 @@ class TierStore(KeyedStore):
         return rows if evicted is None else evicted.positions_of(rows)
 
     def close(self, *, seal: bool = True) -> None:
-        with self._before_the_log():
-            super().close(seal=seal)
+        super().close(seal=seal)
         self._leases.release()
 
     def abandon(self) -> None:
