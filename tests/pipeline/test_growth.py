@@ -53,6 +53,26 @@ def test_a_list_that_grows_computes_what_is_new(tmp_path: Path, paths: list[Path
     assert computed(paths[:COUNT], cache) == 0
 
 
+@pytest.mark.parametrize("more", [1, -1])
+def test_changes_in_a_list_that_another_loader_has_seen_grow_or_shrink(tmp_path: Path, more: int) -> None:
+    """Nobody looks at the number of samples in an epoch, but whoever makes another loader of the pipeline does."""
+    source = [np.full(4, number) for number in range(COUNT)]
+    pipe = ws.Pipeline(source).step(np.negative)
+    with pipe.dataset(plan_of(pipe, [(1, "disk", "raw")], [COUNT], folder=tmp_path)) as data:
+        for epoch in range(4):
+            data.set_epoch(epoch)
+            assert [int(sample[0]) for sample in data] == [-int(sample[0]) for sample in source[:COUNT]]
+            if epoch == 0:
+                source[COUNT + min(more, 0) :] = [np.full(4, 1000)] * max(more, 0)
+                pipe.dataset().close()
+            elif epoch == 1:
+                source[3] = np.full(4, 333)
+                source[5][:] = 555
+            elif more < 0:
+                source.append(np.full(4, 1000))  # which nobody has identified
+        assert (data._source.cached.open().rows[: COUNT - 1] >= 0).all()
+
+
 def test_subsets_orders_and_folds_compute_nothing(tmp_path: Path, paths: list[Path]) -> None:
     cache = tmp_path / "cache"
     assert computed(paths, cache) == len(paths)

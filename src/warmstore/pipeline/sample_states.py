@@ -166,6 +166,8 @@ class SampleStates:
     def making(self, indices: Sequence[int] | Int64) -> Iterator[None]:
         """Changes of these samples inside this context come from our own calls."""
         samples, which = self._samples, np.asarray(indices, np.int64)
+        if samples is not None:
+            which = which[which < len(samples.each)]  # the list may have grown
         if samples is None or not samples.may_be_written or not len(which):
             yield
             return
@@ -188,8 +190,12 @@ class SampleStates:
             identities: uint64 [samples, 2], their hashes before.
         """
         samples = self.samples
-        if samples.identity.unknown:
+        if samples.identity.unknown or not len(indices):
             return np.zeros(len(indices), np.bool_)
+        present = indices < len(samples.each)
+        if not present.all():  # the list is shorter than it was
+            present[present] = self.are_unchanged(indices[present], identities)
+            return present
         same = _equal(samples.each[indices], identities[indices]) & identities[indices].any(axis=1)
         if samples.look is None:
             return same
