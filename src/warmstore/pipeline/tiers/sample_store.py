@@ -210,10 +210,15 @@ class SampleStore:
 
     def replace(self, index: int, structure: TreeSpec, leaves: list[Any]) -> None:
         """Replace the value of the sample that was added last."""
+        self.take_back(index)
+        self.add_taken(index, structure, leaves)
+
+    def take_back(self, index: int) -> None:
+        """Remove the sample that was added last from the buffer."""
         for staging in self._staged:
             if staging is not None:
                 staging.drop(index)
-        self.add_taken(index, structure, leaves)
+        self._pending.discard(self._key(index))
 
     def flush(self) -> None:
         """Write the buffered samples, as far as the quota allows."""
