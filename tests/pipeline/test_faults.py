@@ -1,6 +1,7 @@
 """Killed, out of room, damaged: the next epoch or run goes on, and every batch is right."""
 
 import errno
+import itertools
 import os
 import signal
 import subprocess
@@ -137,6 +138,31 @@ def test_a_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: i
         with pytest.warns(RuntimeWarning, match=f"nothing more is kept here.*{code}"):
             check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
         check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1, 2))
+    monkeypatch.undo()
+    with pipe.loader(plan, 8, workers=0) as loader:
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
+        assert kept(loader) == 60
+
+
+@pytest.mark.parametrize("operation", ["read", "map"])
+def test_a_disk_that_fails_in_the_middle_of_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """What others have added cannot be looked for, and the end of the loader is one for the program."""
+    monkeypatch.setattr(sample_store, "FLUSH", 2000)
+
+    def failing(*arguments: Any) -> Any:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    pipe, plan = disk_pipe(tmp_path)
+    with pipe.loader(plan, 8, workers=0) as loader:
+        next(batches := iter(loader))
+        with pipe.loader(plan, 8, workers=0) as other:  # adds what the first one has not seen
+            list(other)
+        monkeypatch.setattr(QuotaFiles, operation, failing)
+        with pytest.warns(RuntimeWarning, match="nothing more is kept here.*Stale file handle"):
+            list(itertools.chain(batches, loader))
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2, 4))
     monkeypatch.undo()
     with pipe.loader(plan, 8, workers=0) as loader:
         check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
