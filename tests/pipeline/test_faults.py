@@ -23,6 +23,7 @@ from warmstore.pipeline.pipeline import Pipeline
 from warmstore.pipeline.tiers import sample_store, tier_folders
 from warmstore.pipeline.tiers.tier_quota import QuotaFiles
 from warmstore.storage.files import Buffer
+from warmstore.storage.lease import lock_path
 
 pytestmark = pytest.mark.forks
 
@@ -180,6 +181,20 @@ def test_a_folder_that_cannot_be_written(seen_by_all: Path) -> None:
 
     ended = in_child(run, user=65534)
     assert not ended.error, ended.error
+
+
+def test_a_lease_that_cannot_be_taken(tmp_path: Path) -> None:
+    """Such as that of another user's, in a folder that several users write to."""
+    pipe, plan = disk_pipe(tmp_path)
+    with pipe.loader(plan, 8, workers=0) as loader:
+        list(loader)
+        lock = lock_path(loader._source.cached.layout.places[0].folder)
+    lock.unlink()
+    lock.symlink_to(tmp_path / "elsewhere")
+    with pipe.loader(plan, 8, workers=0) as loader:
+        with pytest.warns(RuntimeWarning, match="the store cannot be read.*symbolic links"):
+            check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1, 3))
 
 
 NAMES = ["store.json", "log", "000000.arrow", "about.json"]
