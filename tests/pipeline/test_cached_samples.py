@@ -19,6 +19,8 @@ from warmstore.pipeline.pipeline_dataset import PipelineDataset
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.sample_states import SampleStates
 from warmstore.pipeline.tiers.sample_store import SampleStore
+from warmstore.pipeline.tiers.tier_folders import LOCK, tier_folder
+from warmstore.storage.files import PLAIN, file_lock
 
 THREADS = 4
 COUNT = 16
@@ -79,6 +81,26 @@ def test_a_step_that_reads_its_own_data_set(tmp_path: Path) -> None:
     with pipe.dataset(plan_of(pipe, [(1, "disk", "raw")], [COUNT], folder=tmp_path)) as data:
         opened.append(data)
         assert data[5].tolist() == [5] * 3
+
+
+@pytest.mark.filterwarnings("ignore:step")
+def test_a_step_that_opens_another_data_set_of_the_folder(tmp_path: Path) -> None:
+    inner = ws.Pipeline(range(COUNT)).step(np.full, args={"fill_value": 7})
+    plan = plan_of(inner, [(1, "disk", "raw")], [COUNT], folder=tmp_path)
+    opened: list[PipelineDataset] = []
+
+    def after(index: int) -> Any:
+        with file_lock(tier_folder(tmp_path) / LOCK, PLAIN, wait=False) as is_free:
+            pass
+        if is_free and not opened:  # else it would wait for itself
+            opened.append(inner.dataset(plan))
+        return opened[0][index] + 1
+
+    pipe = ws.Pipeline(range(COUNT)).step(after, version="1")
+    with pipe.dataset(plan_of(pipe, [(1, "disk", "raw")], [COUNT], folder=tmp_path)) as data:
+        assert len(opened) == 1  # by one of the samples that show their form
+        assert [sample.tolist() for sample in data] == [[8] * number for number in range(COUNT)]
+        opened[0].close()
 
 
 def test_an_iteration_that_ends_while_its_thread_waits_for_the_lock(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Killed, out of room, damaged: the next epoch or run goes on, and every batch is right."""
 
 import errno
+import itertools
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from warmstore.pipeline.pipeline import Pipeline
 from warmstore.pipeline.tiers import sample_store, tier_folders
 from warmstore.pipeline.tiers.tier_quota import QuotaFiles
 from warmstore.storage.files import Buffer
+from warmstore.storage.lease import lock_path
 
 pytestmark = pytest.mark.forks
 
@@ -143,6 +145,31 @@ def test_a_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: i
         assert kept(loader) == 60
 
 
+@pytest.mark.parametrize("operation", ["read", "map"])
+def test_a_disk_that_fails_in_the_middle_of_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """What others have added cannot be looked for, and the end of the loader is one for the program."""
+    monkeypatch.setattr(sample_store, "FLUSH", 2000)
+
+    def failing(*arguments: Any) -> Any:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    pipe, plan = disk_pipe(tmp_path)
+    with pipe.loader(plan, 8, workers=0) as loader:
+        next(batches := iter(loader))
+        with pipe.loader(plan, 8, workers=0) as other:  # adds what the first one has not seen
+            list(other)
+        monkeypatch.setattr(QuotaFiles, operation, failing)
+        with pytest.warns(RuntimeWarning, match="nothing more is kept here.*Stale file handle"):
+            list(itertools.chain(batches, loader))
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2, 4))
+    monkeypatch.undo()
+    with pipe.loader(plan, 8, workers=0) as loader:
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
+        assert kept(loader) == 60
+
+
 def test_a_folder_that_cannot_be_written(seen_by_all: Path) -> None:
     pipe, plan = disk_pipe(seen_by_all / "cache")
 
@@ -154,6 +181,20 @@ def test_a_folder_that_cannot_be_written(seen_by_all: Path) -> None:
 
     ended = in_child(run, user=65534)
     assert not ended.error, ended.error
+
+
+def test_a_lease_that_cannot_be_taken(tmp_path: Path) -> None:
+    """Such as that of another user's, in a folder that several users write to."""
+    pipe, plan = disk_pipe(tmp_path)
+    with pipe.loader(plan, 8, workers=0) as loader:
+        list(loader)
+        lock = lock_path(loader._source.cached.layout.places[0].folder)
+    lock.unlink()
+    lock.symlink_to(tmp_path / "elsewhere")
+    with pipe.loader(plan, 8, workers=0) as loader:
+        with pytest.warns(RuntimeWarning, match="the store cannot be read.*symbolic links"):
+            check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1, 3))
 
 
 NAMES = ["store.json", "log", "000000.arrow", "about.json"]

@@ -1,6 +1,7 @@
 """What is cached belongs to samples and not to lists: data sets grow, shrink, are split, shuffled and concatenated."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from tests.pipeline.making import check, expected, numbered_files, plan_of
 from tests.slow import thinned
 
 import warmstore as ws
+from warmstore.records.log.log_entries import ENTRY
+from warmstore.records.write.chunk_eviction import evict
 from warmstore.storage.disk_usage import folder_bytes
+from warmstore.storage.files import PLAIN
 
 pytestmark = pytest.mark.forks
 
@@ -51,6 +55,26 @@ def test_a_list_that_grows_computes_what_is_new(tmp_path: Path, paths: list[Path
     assert computed(paths[: COUNT + 1], cache) == 1
     assert computed([paths[COUNT + 5], *paths[: COUNT + 3]], cache) == 3
     assert computed(paths[:COUNT], cache) == 0
+
+
+@pytest.mark.parametrize("more", [1, -1])
+def test_changes_in_a_list_that_another_loader_has_seen_grow_or_shrink(tmp_path: Path, more: int) -> None:
+    """Nobody looks at the number of samples in an epoch, but whoever makes another loader of the pipeline does."""
+    source = [np.full(4, number) for number in range(COUNT)]
+    pipe = ws.Pipeline(source).step(np.negative)
+    with pipe.dataset(plan_of(pipe, [(1, "disk", "raw")], [COUNT], folder=tmp_path)) as data:
+        for epoch in range(4):
+            data.set_epoch(epoch)
+            assert [int(sample[0]) for sample in data] == [-int(sample[0]) for sample in source[:COUNT]]
+            if epoch == 0:
+                source[COUNT + min(more, 0) :] = [np.full(4, 1000)] * max(more, 0)
+                pipe.dataset().close()
+            elif epoch == 1:
+                source[3] = np.full(4, 333)
+                source[5][:] = 555
+            elif more < 0:
+                source.append(np.full(4, 1000))  # which nobody has identified
+        assert (data._source.cached.open().rows[: COUNT - 1] >= 0).all()
 
 
 def test_subsets_orders_and_folds_compute_nothing(tmp_path: Path, paths: list[Path]) -> None:
@@ -178,6 +202,32 @@ def test_a_reader_computes_what_was_evicted_under_it(tmp_path: Path, monkeypatch
         assert chunk_leases.evict_unneeded(iter([place.folder / "alike"]), 1) > 0
         check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(1, 4))
         assert (loader._source.cached.open().rows >= 0).all()
+
+
+def rebalanced(store: Path) -> None:
+    with ws.RecordStore.open(store, mode="a") as opened:
+        opened.rebalance(progress=False)
+
+
+def cut(store: Path) -> None:
+    """As a disk that has not synced, under a machine that goes on."""
+    for log in sorted(store.glob("g*/log*")):
+        os.truncate(log, 2 * ENTRY.itemsize)
+
+
+@pytest.mark.parametrize("change", [rebalanced, cut])
+def test_a_reader_finds_the_rows_of_a_store_that_was_changed_under_it(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    pipe = ws.Pipeline(range(COUNT)).step(slow_image, side=100)
+    plan = plan_of(pipe, [(1, "disk", "raw")], [COUNT], folder=tmp_path, disk=8_000_000)
+    with pipe.loader(plan, 4, workers=0) as loader:
+        check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(2))
+        store = loader._source.cached.layout.places[0].folder / "alike"
+        evict(store, "g0001", [0], PLAIN)
+        check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(2, 4))
+        change(store)
+        check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(4, 6))
 
 
 def test_files_that_are_not_ours_are_refused_and_left(tmp_path: Path) -> None:

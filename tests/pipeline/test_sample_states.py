@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,21 @@ def test_samples_that_come_to_know_each_other():
     before = pipe.identities.states.look()
     source[1].number = 70
     assert pipe.identities.states.look().each[0].tolist() != before.each[0].tolist()
+
+
+def test_threads_that_make_samples_at_once():
+    source = [{"number": number} for number in range(2)]
+    states = ws.Pipeline(source).step(dict).identities.states
+    keys = states.look().each
+    first, second = (states.making([number]) for number in range(2))
+    with ThreadPoolExecutor(1) as other:
+        first.__enter__()
+        other.submit(second.__enter__).result()
+        first.__exit__(None, None, None)
+        other.submit(second.__exit__, None, None, None).result()
+    assert states.are_unchanged(np.arange(2), keys).all()
+    source[0]["number"] = 7  # by the program
+    assert states.are_unchanged(np.arange(2), keys).tolist() == [False, True]
 
 
 def test_an_edit_within_an_epoch_is_not_kept_for_what_was(tmp_path):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from warmstore.identity.samples.sample_hashes import UInt64
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.metering.part_recorder import PartRecorder
@@ -42,6 +43,7 @@ class CachedSamples:
         self._notes: list[str] = []
         self.at_end: PartRecorder | None = None  # records what this process has read when its stores are closed
         self._begin_anew()
+        self._seen: UInt64 | None = None  # the hashes of all samples that `layout` has
         self._changed = ""  # how the steps differ from the cached ones
 
     def _begin_anew(self) -> None:
@@ -51,7 +53,7 @@ class CachedSamples:
         renewed_in_children(self, "lock", nullcontext if self.layout is None else reentrant_lock)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**vars(self), "stores": None, "_notes": []}
+        state = {**vars(self), "stores": None, "_seen": None, "_notes": []}
         del state["lock"]
         return state
 
@@ -144,11 +146,16 @@ class CachedSamples:
         if self.layout is None:
             return
         now, known = self._identities.states.samples.each, self.layout.keys
-        if now is known or len(now) != len(known):
+        if now is self._seen:
             return
+        keys = now
+        if len(now) != len(known):  # another loader of the pipeline has looked at a list that has grown or shrunk
+            keys = np.zeros_like(known)
+            keys[: len(now)] = now[: len(known)]
         if self.stores is not None:
-            self.stores.take_keys(now, np.flatnonzero((now != known).any(axis=1)))
-        self.layout = replace(self.layout, keys=now)  # last, so that an interrupted call is repeated
+            self.stores.take_keys(keys, np.flatnonzero((keys != known).any(axis=1)))
+        self.layout = replace(self.layout, keys=keys)
+        self._seen = now  # last, so that an interrupted call is repeated
 
     def _may_write(self, indices: Int64) -> Bools:
         """Which samples may be written, bool [n]: those with unchanged steps and inputs."""

@@ -406,14 +406,17 @@ class PipelineSource(Source):
         except UnsupportedType as error:
             store.leave_out(index, error)
             return go_on(trial.value)
-        value = go_on(trial.value)
         try:
+            value = go_on(trial.value)
             other = trial.settle()
         except WrittenOutside as error:
             self.cached.refuse(error)
-        else:
-            if other is not None:
-                store.replace(index, *other)
+            return value
+        except BaseException:
+            store.take_back(index)  # nobody has looked whether the steps have written to outside memory
+            raise
+        if other is not None:
+            store.replace(index, *other)
         return value
 
 

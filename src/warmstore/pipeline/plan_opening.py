@@ -78,7 +78,9 @@ class _Opening:
         """The locations that can be opened. `notes` says why others cannot."""
         found = [self._place(number, placement) for number, placement in enumerate(self._plan.placements)]
         places = [place for place in found if place is not None]
-        self.held += [UsageLease(place.folder) for place in places]
+        for place in places:
+            with contextlib.suppress(OSError):  # its store needs a lease too, and says so
+                self.held.append(UsageLease(place.folder))
         return places
 
     def assignment(self, places: Sequence[StoreLocation]) -> Placements:

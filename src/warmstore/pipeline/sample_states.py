@@ -6,12 +6,14 @@ samples is such a cache. A change at any other time comes from the program.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from warmstore.identity.samples.selected_samples import SelectedSamples
 from warmstore.identity.watch import SHARE
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.storage.array_types import Bools
+from warmstore.storage.locks import renewed_in_children
 
 if TYPE_CHECKING:
     from warmstore.identity.patches import Patches
@@ -36,13 +39,29 @@ _BRIEF = 0.25  # seconds: all samples are checked every epoch if the last check 
 _FIRST = 1.0  # seconds: the same limit for the first check, which also reads code
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _locked(method: _Method) -> _Method:
+    """A method of `SampleStates` that no other thread runs meanwhile."""
+
+    @wraps(method)
+    def locked(self: SampleStates, *arguments: Any) -> Any:
+        with self._lock:
+            return method(self, *arguments)
+
+    return cast(_Method, locked)
+
+
 class SampleStates:
-    """The states of a source's samples. Each process has its own.
+    """The states of a source's samples. Each process has its own. Safe to use from several threads.
 
     Args:
         folders: where the relative file names of samples are looked up.
         patches: patches of installed modules, kept up to date by the caller.
     """
+
+    _lock: threading.RLock
 
     def __init__(self, source: Any, settings: ChainSettings, folders: Sequence[str], patches: Patches) -> None:
         self._source = source
@@ -51,10 +70,12 @@ class SampleStates:
         self._patches = patches
         self._samples: SampleIdentities | None = None
         self._left = np.empty((0, 2), np.uint64)  # hashes of the samples after our own calls; `each` if they are equal
-        self._making: dict[int, bytes] = {}  # the hashes of their files
+        self._making: dict[int, dict[int, bytes]] = {}  # by thread, the hashes of their files
         self._seen = 0.0
         self._seconds, self._brief = 0.0, _FIRST
+        renewed_in_children(self, "_lock", threading.RLock)
 
+    @_locked
     def select(self, source: SelectedSamples) -> SampleStates:
         """The states of some of the samples."""
         samples, chosen = self.samples, copy(self)
@@ -80,6 +101,7 @@ class SampleStates:
             self.look()
         return None if self._samples is None else self._samples.recorded
 
+    @_locked
     def look(self) -> SampleIdentities:
         """Identify all samples."""
         began = time.monotonic()
@@ -102,6 +124,7 @@ class SampleStates:
         self._seconds, self._brief = self._seen - began, _FIRST
         return found
 
+    @_locked
     def look_again(self) -> None:
         """Check all samples for changes, if that takes at most `SHARE` of the time since the last check."""
         samples, began = self.samples, time.monotonic()
@@ -114,6 +137,7 @@ class SampleStates:
         self._seen = time.monotonic()
         self._seconds, self._brief = self._seen - began, _BRIEF
 
+    @_locked
     def look_at_source(self) -> None:
         """Check the source, or its samples' classes, for changes that a quick check finds."""
         samples = self._samples
@@ -166,21 +190,27 @@ class SampleStates:
     def making(self, indices: Sequence[int] | Int64) -> Iterator[None]:
         """Changes of these samples inside this context come from our own calls."""
         samples, which = self._samples, np.asarray(indices, np.int64)
+        if samples is not None:
+            which = which[which < len(samples.each)]  # the list may have grown
         if samples is None or not samples.may_be_written or not len(which):
             yield
             return
-        stamps, before = self._take(which), self._making
-        self._making = {**before, **dict(zip(which.tolist(), map(bytes, stamps), strict=True))}
+        thread = threading.get_ident()
+        with self._lock:
+            stamps, before = self._take(which), self._making.get(thread, {})
+            self._making[thread] = {**before, **dict(zip(which.tolist(), map(bytes, stamps), strict=True))}
         try:
             yield
         finally:
-            self._making = before
-            now, stamps_now = self._hashes(which)
-            left = _equal(stamps, stamps_now)  # a file is written by the program
-            left &= ~_equal(now, self._left[which])
-            if left.any():
-                self._leave(which[left], now[left])
+            with self._lock:
+                self._making[thread] = before
+                now, stamps_now = self._hashes(which)
+                left = _equal(stamps, stamps_now)  # a file is written by the program
+                left &= ~_equal(now, self._left[which])
+                if left.any():
+                    self._leave(which[left], now[left])
 
+    @_locked
     def are_unchanged(self, indices: Int64, identities: UInt64) -> Bools:
         """Which samples have unchanged inputs, as far as can be checked: bool [n].
 
@@ -188,8 +218,12 @@ class SampleStates:
             identities: uint64 [samples, 2], their hashes before.
         """
         samples = self.samples
-        if samples.identity.unknown:
+        if samples.identity.unknown or not len(indices):
             return np.zeros(len(indices), np.bool_)
+        present = indices < len(samples.each)
+        if not present.all():  # the list is shorter than it was
+            present[present] = self.are_unchanged(indices[present], identities)
+            return present
         same = _equal(samples.each[indices], identities[indices]) & identities[indices].any(axis=1)
         if samples.look is None:
             return same
@@ -197,12 +231,19 @@ class SampleStates:
         known = _equal(now, samples.each[indices])
         if samples.may_be_written:
             known |= _equal(now, self._left[indices])
-            known |= [self._making.get(at) == bytes(stamp) for at, stamp in zip(indices.tolist(), stamps, strict=True)]
+            making = self._making.get(threading.get_ident(), {})
+            known |= [making.get(at) == bytes(stamp) for at, stamp in zip(indices.tolist(), stamps, strict=True)]
         same &= known
         return same
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_making": {}}
+        state = {**vars(self), "_making": {}}
+        del state["_lock"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        renewed_in_children(self, "_lock", threading.RLock)
 
 
 def _equal(these: UInt64, those: UInt64) -> Bools:

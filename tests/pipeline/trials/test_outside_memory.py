@@ -268,6 +268,30 @@ def test_samples_are_made_in_their_order_whatever_is_kept(tmp_path: Path) -> Non
     assert same(batches, run(made(), None)[0])
 
 
+def written_where_it_lies(x: Any) -> Any:
+    if x[0] == 7 or x[0] > COUNT:
+        x += 1000  # in the source
+    return x
+
+
+def refused_at_first(x: Any) -> Any:
+    if COUNT < x[0] < 2000:
+        raise ValueError("a value that no other sample has")
+    return x * 2
+
+
+@pytest.mark.filterwarnings("ignore:.*nothing is kept here:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:left out the bad sample:RuntimeWarning")
+def test_a_sample_that_was_written_is_not_kept_where_a_later_step_fails(tmp_path: Path) -> None:
+    def made() -> Pipeline:
+        source = [np.full(4, number) for number in range(COUNT)]
+        return ws.Pipeline(source).step(written_where_it_lies).step(refused_at_first, on_error="skip")
+
+    pipe = made()
+    batches, _ = run(pipe, plan_of(pipe, [(1, "disk", "raw")], [COUNT], folder=tmp_path))
+    assert same(batches, run(made(), None)[0])
+
+
 @pytest.mark.parametrize("step", [0, 1, 2])
 def test_filling_and_opening_leave_no_trace(tmp_path: Path, step: int) -> None:
     def made() -> Pipeline:

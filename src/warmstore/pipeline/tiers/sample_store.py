@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.errors import Damaged, UnsupportedType, WarmstoreError
+from warmstore.errors import UnsupportedType, WarmstoreError
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.tiers.flattening import flatten
 from warmstore.pipeline.tiers.sample_schema import SAMPLE, SampleSchema
@@ -144,7 +144,7 @@ class SampleStore:
                 continue
             try:
                 found = schema.decode(store.store.gather(store.positions(rows[at] >> 1), schema.names))
-            except (Damaged, Undecodable) as error:
+            except (OSError, Undecodable) as error:
                 found = self._read_singly(store, schema, rows[at] >> 1, error)
             for place, value in zip(at.tolist(), found, strict=True):
                 values[place] = value
@@ -158,7 +158,7 @@ class SampleStore:
             return None
         try:
             batch = schema.stacked(store.store.gather(store.positions(rows >> 1), schema.names))
-        except Damaged:
+        except OSError:
             return None
         self._stacks = batch is not None
         if self._stacks:
@@ -210,10 +210,15 @@ class SampleStore:
 
     def replace(self, index: int, structure: TreeSpec, leaves: list[Any]) -> None:
         """Replace the value of the sample that was added last."""
+        self.take_back(index)
+        self.add_taken(index, structure, leaves)
+
+    def take_back(self, index: int) -> None:
+        """Remove the sample that was added last from the buffer."""
         for staging in self._staged:
             if staging is not None:
                 staging.drop(index)
-        self.add_taken(index, structure, leaves)
+        self._pending.discard(self._key(index))
 
     def flush(self) -> None:
         """Write the buffered samples, as far as the quota allows."""
@@ -234,15 +239,26 @@ class SampleStore:
                 if fresh.any():
                     self._write(kind, staging.take(fresh))
         except (OSError, WarmstoreError) as error:
-            self.writes = False
-            self._note(
-                f"{self.place.name}: nothing more is kept here, and what is missing is computed every time: {error}"
-            )
+            self._stop_writing(error)
         finally:
             # Those that did not fit may be added again; those that could not be written may not.
             done = staged if self._is_full else staged[self.table.rows[staged] >= 0]
             self._pending.difference_update(map(self._key, done.tolist()))
             self._clear()
+
+    def look_for_others(self) -> None:
+        """`refresh`, if the disk allows: what this process has found before stays, and the rest is computed."""
+        try:
+            self.refresh()
+        except (OSError, WarmstoreError) as error:
+            self._stop_writing(error)
+
+    def _stop_writing(self, error: Exception) -> None:
+        if self.writes or self._is_full:
+            self._note(
+                f"{self.place.name}: nothing more is kept here, and what is missing is computed every time: {error}"
+            )
+        self.writes = self._is_full = False
 
     def _clear(self) -> None:
         for staging in self._staged:
@@ -254,7 +270,11 @@ class SampleStore:
         self.flush()
         for store in self._stores:
             if store is not None:
-                store.close(seal=False)
+                try:
+                    store.close(seal=False)
+                except (OSError, WarmstoreError) as error:  # everything is written, and their files keep their sizes
+                    _log.warning("%s: %s", self.place.name, error)
+                    store.abandon()
         self._stores = [None, None]
         self._lease.release()
 
@@ -336,15 +356,15 @@ class SampleStore:
     def _path(self, kind: int) -> Path:
         return self.place.folder / KINDS[kind]
 
-    def _read_singly(self, store: TierStore, schema: SampleSchema, rows: Int64, error: WarmstoreError) -> list[Any]:
+    def _read_singly(self, store: TierStore, schema: SampleSchema, rows: Int64, error: Exception) -> list[Any]:
         """Read values one by one; `MISSING` for damaged, evicted and undecodable ones."""
         values = []
         for position in store.positions(rows).tolist():
             try:
                 values += schema.decode(store.store.gather([position], schema.names))
-            except (Damaged, Undecodable):
+            except (OSError, Undecodable):
                 values.append(MISSING)
-        store.refresh()
+        self.look_for_others()
         evicted = store.store._snapshot.gaps
         if evicted is None or not evicted.holds(rows[[value is MISSING for value in values]]).all():
             what = "cannot be restored" if isinstance(error, Undecodable) else "are damaged"

@@ -102,7 +102,7 @@ class SampleStores(Closeable):
         """Write pending samples, and read what other processes have added."""
         for store in self.by_number.values():
             store.flush()
-            store.refresh()
+            store.look_for_others()
             store.try_again()
 
     def take_keys(self, keys: UInt64, changed: Int64) -> None:

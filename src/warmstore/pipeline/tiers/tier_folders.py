@@ -192,28 +192,36 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
     Raises:
         QuotaExceeded: the quota has no bytes for a new folder.
     """
-    folder = tier / wanted.version
-    reason = ""
-    with file_lock(tier / LOCK, Files(), briefly=True):
-        about = read_about(folder)
-        outdated = "" if about is None or not wanted.decodes else _outdated(about)
-        if about is None or outdated:
-            shutil.rmtree(folder, ignore_errors=True)  # unfinished, of another format, or of other encoders
-        elif (damage := _damage(folder)) and remove_unused(folder):
-            about, outdated = None, f"the cached samples cannot be read ({damage})"
-        if about is None or outdated:
-            reason = outdated or _reason(tier, wanted)
-            schema = wanted.schema()
-            content = about_bytes(list(wanted.steps), None if schema is None else schema.to_json())
-            with quota.reserve(2 * 4096 + len(content)):
-                folder.mkdir()
-                replace_file(folder / ABOUT, content, durable=False)
-        else:
-            schema = None if about["schema"] is None else SampleSchema.from_json(about["schema"])
+    folder, lock = tier / wanted.version, tier / LOCK
+    with file_lock(lock, Files(), briefly=True):
+        about, reason = _found(folder, wanted)
+    if about is None:
+        schema = wanted.schema()  # without the lock: it runs steps, which may take long, and open places of this tier
+        with file_lock(lock, Files(), briefly=True):
+            about, _ = _found(folder, wanted)  # another process may have created it meanwhile
+            if about is None:
+                reason = reason or _reason(tier, wanted)
+                content = about_bytes(list(wanted.steps), None if schema is None else schema.to_json())
+                with quota.reserve(2 * 4096 + len(content)):
+                    folder.mkdir()
+                    replace_file(folder / ABOUT, content, durable=False)
+    if about is not None:
+        reason, schema = "", None if about["schema"] is None else SampleSchema.from_json(about["schema"])
     place = StoreLocation(
         wanted.number, wanted.step, wanted.name, folder, quota, schema, wanted.codec, direct, wanted.tier
     )
     return place, reason
+
+
+def _found(folder: Path, wanted: Wanted) -> tuple[dict[str, Any] | None, str]:
+    """What the folder of a placement says, or None; and why what was there is of no use. That is removed."""
+    about = read_about(folder)
+    useless = "" if about is None or not wanted.decodes else _outdated(about)
+    if about is None or useless:
+        shutil.rmtree(folder, ignore_errors=True)  # unfinished, of another format, or of other encoders
+    elif (damage := _damage(folder)) and remove_unused(folder):
+        useless = f"the cached samples cannot be read ({damage})"
+    return None if useless else about, useless
 
 
 @contextlib.contextmanager

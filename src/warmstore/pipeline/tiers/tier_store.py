@@ -47,12 +47,17 @@ class TierStore(KeyedStore):
         self._table = table
         self._known = 0  # rows whose keys were read
         self._evicted: EvictedRanges | None = None
+        self._generation = self.store._manifest.generation
         self._leases = ChunkLeases(path)
 
     def catch_up(self) -> None:
         snapshot = self.store._snapshot
         total = min(snapshot.rows, _MOST_ROWS)
         evicted = snapshot.gaps
+        generation = self.store._manifest.generation
+        if total < self._known or generation != self._generation:  # the store was cut or rewritten: rows are renumbered
+            self._table.invalidate(self._found())
+            self._known, self._evicted, self._generation = 0, None, generation
         if total <= self._known and evicted is self._evicted:
             return
         if evicted is not None and evicted is not self._evicted:
