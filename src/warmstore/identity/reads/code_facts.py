@@ -292,8 +292,8 @@ _COUNTED = {"CALL": 1, "CALL_KW": 2, "BUILD_STRING": 0, "BUILD_LIST": 0, "BUILD_
 
 
 def _is_looked_up(found: list[Instruction], at: int) -> bool:
-    """Whether the value that instruction `at` loads is itself what a subscript or call takes, and no part of a computed
-    name. No where code jumps in between."""
+    """Whether the value that instruction `at` loads is itself the key of a subscript, or the first argument of a call,
+    of what was loaded before it; and no part of a computed name. No where code jumps in between."""
     depth = 1
     for position in range(at + 1, len(found)):
         name, argument = found[position]
@@ -304,7 +304,8 @@ def _is_looked_up(found: list[Instruction], at: int) -> bool:
             before, names = found[position - 1]  # perhaps the names of keyword arguments
             count = len(names) if isinstance(names, tuple) and "KW" in name + before else 0
             is_subscript = name.endswith("_SUBSCR") or (name == "BINARY_OP" and argument == _SUBSCRIPT)
-            return is_subscript or (name in ("CALL", "CALL_KW") and isinstance(argument, int) and argument > count)
+            is_call = name in ("CALL", "CALL_KW") and isinstance(argument, int) and argument > count
+            return taken == depth + 1 and (is_subscript or is_call)
         if taken < 0:
             return False
         depth += put - taken
