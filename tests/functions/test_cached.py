@@ -474,6 +474,16 @@ class TestCode:
         assert f(2) == 6
         assert f.cache.stats().hits == 1
 
+    def test_a_name_that_the_program_adds_to_the_builtins_counts(self, keep: Any, monkeypatch: Any) -> None:
+        settings = types.SimpleNamespace(size=1, sizes=[2])
+        monkeypatch.setattr("builtins.warmstore_settings", settings, raising=False)
+        f = keep(lambda: (warmstore_settings.size, list(warmstore_settings.sizes)))  # type: ignore[name-defined] # noqa: F821
+        assert f() == (1, [2])
+        settings.size = 3
+        assert f() == (3, [2])
+        settings.sizes[0] = 4
+        assert f() == (3, [4])
+
     def test_what_appears_later_counts(self, keep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         def module(number: int) -> types.ModuleType:
             made = types.ModuleType("warmstore_late")
