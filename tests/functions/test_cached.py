@@ -1,5 +1,6 @@
 """Which calls of a cached function have the same result, and which do not."""
 
+import ctypes
 import dataclasses
 import functools
 import inspect
@@ -483,6 +484,16 @@ class TestCode:
         assert f() == (3, [2])
         settings.sizes[0] = 4
         assert f() == (3, [4])
+
+    def test_the_types_of_functions_of_a_library_of_c_count(self, keep: Any) -> None:
+        library = ctypes.CDLL(None)
+        f = keep(lambda: [library.abs(-3), library.labs(-3)])
+        assert f() == f() == [3, 3]
+        assert f.cache.stats().hits == 1
+        library.abs.restype = ctypes.c_bool
+        assert f()[0] is True
+        library.labs.errcheck = lambda result, function, args: result + 1
+        assert f() == [True, 4]
 
     def test_what_appears_later_counts(self, keep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         def module(number: int) -> types.ModuleType:
