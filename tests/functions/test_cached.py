@@ -21,6 +21,8 @@ import numpy as np
 import pytest
 import torch
 from tests.slow import thinned
+from torch import overrides
+from torch.utils import _python_dispatch
 
 import warmstore as ws
 
@@ -315,6 +317,29 @@ class TestArguments:
             f(torch.ones(2))
         f(torch.ones(2))
         assert len(calls) == 2
+
+    @pytest.mark.parametrize("base", [overrides.TorchFunctionMode, _python_dispatch.TorchDispatchMode])
+    @pytest.mark.parametrize("of_code", [True, False])
+    def test_modes_that_replace_operators_count(self, keep: Any, base: Any, of_code: bool) -> None:
+        class Scaled(base):  # type: ignore[misc]
+            def __init__(self, by: float) -> None:
+                super().__init__()
+                self.by = by
+
+            def change(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                found = function(*args, **(kwargs or {}))
+                return found * self.by if isinstance(found, torch.Tensor) and "abs" in str(function) else found
+
+            __torch_function__ = __torch_dispatch__ = change
+
+        f, x = keep((lambda x: torch.abs(x)) if of_code else lambda x: abs(x)), torch.ones(2)
+        assert f(x)[0] == 1
+        for by in (2.0, 3.0):
+            with Scaled(by):
+                assert f(x).tolist() == f(x).tolist() == [by, by]
+        assert f(x)[0] == 1
+        with torch.device("cpu"):
+            assert f(x)[0] == 1
 
     def test_an_array_that_was_written_to_is_another_argument(self, keep: Any, calls: list[Any]) -> None:
         f = keep(scaled)

@@ -114,9 +114,12 @@ def _tensor_text(value: Any) -> str:
 
 
 def _has_more(tensor: Any) -> bool:
-    """Whether a tensor has attributes, a gradient or hooks."""
+    """Whether a tensor has attributes, a gradient or hooks, or is used in a mode that replaces operators."""
+    from warmstore.identity.kinds.torch_objects import operator_modes
     from warmstore.identity.kinds.training_state import HOOKS_OF_TENSORS
 
+    if operator_modes():
+        return True
     hooks = any(getattr(tensor, name, None) for name in HOOKS_OF_TENSORS)
     return bool(vars(tensor)) or hooks or (tensor.is_leaf and tensor.grad is not None)
 

@@ -35,7 +35,7 @@ def record_settings(walk: Walk, library: str) -> None:
         place, _ = walk.root(("settings", "jax"), "settings of jax")
         walk.setting(place, _settings_of_jax)
     elif library == "torch":
-        from warmstore.identity.kinds.torch_objects import GLOBAL_HOOKS, modes_text
+        from warmstore.identity.kinds.torch_objects import GLOBAL_HOOKS, modes_text, operator_modes
         from warmstore.identity.kinds.torch_settings import settings_text, text_of_thread
 
         place, _ = walk.root(("settings", "torch"), "settings of torch")
@@ -43,6 +43,10 @@ def record_settings(walk: Walk, library: str) -> None:
         walk.setting_of_thread(place + ".<thread>", text_of_thread)
         if walk.settings.modes:
             walk.setting_of_thread(place + ".<modes>", modes_text)
+            walk.watch_cell(lambda: str([*map(id, operator_modes())]))  # the walk below keeps them alive
+            for at, mode in enumerate(operator_modes()):
+                walk.of_thread.add(place + f".<mode {at}>")
+                walk.whole(place + f".<mode {at}>", mode)
         for holder in GLOBAL_HOOKS:
             walk.watch(holder)
         for at, hook in enumerate([hook for holder in GLOBAL_HOOKS for hook in holder.values()]):

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 import xxhash
-from torch import nn
+from torch import nn, overrides
+from torch.utils import _device, _python_dispatch
 
 from warmstore.identity.kinds.registry import Rule, inert
 from warmstore.identity.kinds.training_state import BACKWARD_HOOKS, HOOKS_OF_TENSORS, record_hooks
+from warmstore.identity.object_state import full_name
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import order_text
@@ -345,10 +347,22 @@ def autocast_modes(device: torch.device | None = None) -> list[str]:
 
 
 def modes_text() -> str:
-    """The modes of the current thread that decide the results of operators: gradients, inference and autocast."""
+    """The modes of the current thread that decide the results of operators: gradients, inference, autocast, and the
+    classes of those that replace operators."""
     autocast = [f"autocast {mode}" for mode in autocast_modes()]
     modes = ["grad"] * torch.is_grad_enabled() + ["inference"] * torch.is_inference_mode_enabled()
-    return " ".join([*modes, *autocast])
+    return " ".join([*modes, *autocast, *(full_name(type(mode)) for mode in operator_modes())])
+
+
+def operator_modes() -> list[Any]:
+    """The modes of the program and of libraries in the current thread that replace operators, the outermost first.
+
+    `with torch.device(...)` is none of them: it counts as the default device.
+    """
+    if not (torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()):
+        return []
+    stack = *overrides._get_current_function_mode_stack(), *_python_dispatch._get_current_dispatch_mode_stack()
+    return [mode for mode in stack if not isinstance(mode, _device.DeviceContext)]
 
 
 def draws(name: str) -> bool:
