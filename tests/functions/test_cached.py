@@ -22,6 +22,7 @@ import pytest
 import torch
 from tests.slow import thinned
 from torch import overrides
+from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
 import warmstore as ws
@@ -50,6 +51,11 @@ def grad_of(module: Any, of: str = "weight") -> list[float]:
     x = torch.ones(1, 2, requires_grad=True)
     found = torch.autograd.grad(module(x).sum(), x if of == "x" else module.weight)[0]
     return [round(number, 4) for number in found.flatten().tolist()]
+
+
+def tangent_of(f: Any, x: Any) -> Any:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(f(forward_ad.make_dual(x, x))).tangent
 
 
 @pytest.fixture
@@ -340,6 +346,14 @@ class TestArguments:
         assert f(x)[0] == 1
         with torch.device("cpu"):
             assert f(x)[0] == 1
+
+    @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch makes its formulas of forward mode
+    @pytest.mark.parametrize("call", [torch.func.grad, torch.func.vmap, lambda f: lambda x: tangent_of(f, x)])
+    def test_tensors_within_transforms_of_torch_are_refused(self, keep: Any, call: Callable[[Any], Any]) -> None:
+        f, x = keep(lambda x: (x * x).sum()), torch.ones(2)
+        f(x)
+        with pytest.raises(ws.NoFingerprint, match=r"\(x\): a tensor within torch\.func or forward mode"):
+            call(f)(x)
 
     def test_an_array_that_was_written_to_is_another_argument(self, keep: Any, calls: list[Any]) -> None:
         f = keep(scaled)

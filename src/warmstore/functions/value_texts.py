@@ -107,8 +107,10 @@ def _tensor_text(value: Any) -> str:
     torch = sys.modules.get("torch")
     if torch is None or type(value) is not torch.Tensor:
         return ""
-    from warmstore.identity.kinds.torch_objects import modes_text, tensor_text
+    from warmstore.identity.kinds.torch_objects import is_transformed, modes_text, tensor_text
 
+    if is_transformed(value):
+        return ""
     flags = f"{value.requires_grad} {value.is_leaf} {value.is_inference()}"
     return f"{tensor_text(value)} {value.device.type} {flags} {modes_text()}"
 

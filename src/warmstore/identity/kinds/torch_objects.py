@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import xxhash
 from torch import nn, overrides
+from torch.autograd import forward_ad
 from torch.utils import _device, _python_dispatch
 
 from warmstore.identity.kinds.registry import Rule, inert
@@ -69,6 +70,9 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
     if torch.nn.parameter.is_lazy(value):
         walk.cannot_tell(place, "a lazy parameter has no values yet; call the module once before")
         return
+    if walk.settings.tensors == "content" and is_transformed(value):
+        walk.cannot_tell(place, "a tensor within torch.func or forward mode has more than its values: call it outside")
+        return
     if kind not in (torch.Tensor, nn.Parameter, nn.Buffer):
         inner = getattr(value, "__tensor_flatten__", None)
         walk.fact(place, f"object of {walk.cls(kind)}")
@@ -108,6 +112,13 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
     for name, attribute in sorted(vars(value).items()):
         if not name.startswith("_"):
             walk.whole(place + f".{name}", attribute)
+
+
+def is_transformed(value: torch.Tensor) -> bool:
+    """Whether a tensor stands for others within `torch.func`, or has a tangent of forward-mode differentiation."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        return True
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None
 
 
 def _gradient_state(value: torch.Tensor) -> list[Any]:
