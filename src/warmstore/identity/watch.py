@@ -40,7 +40,7 @@ _TINY = 1 << 14  # bytes. Every walk hashes tensors up to this size: batch norm 
 _REMADE = frozenset((int, str, bytes))
 """Types of values that are the same where they are equal."""
 
-_version_of, _strides_of = attrgetter("_version"), methodcaller("stride")
+_version_of, _strides_of, _shape_of = attrgetter("_version"), methodcaller("stride"), attrgetter("shape")
 form_of = attrgetter("shape", "strides", "dtype", "flags.writeable")
 """What an array is beside its content."""
 
@@ -379,7 +379,7 @@ class _Settled:
         self._strided = [tensor for tensor in tensors if _stamp(tensor)[1]]
         # References keep freed memory from becoming that of another tensor with the same stamp.
         self._alive = [tensor.untyped_storage() for tensor in self._strided]
-        self._strides = [*map(_strides_of, self._strided)]
+        self._strides = [*map(_strides_of, self._strided), *map(_shape_of, self._strided)]
         torch = sys.modules.get("torch")
         self._pointer_of: Callable[[Any], int] = torch.Tensor.data_ptr if torch is not None else id
         self._stamps = self._stamps_now()
@@ -412,7 +412,10 @@ class _Settled:
             or (self._large and self.has_moved_in_large())
             or (self._probes and any(probe() != text for probe, text in self._probes))
             or any(form_of(array) != form for array, form in self._forms)
-            or (self._has_tensors and [*map(_strides_of, self._strided)] != self._strides)
+            or (
+                self._has_tensors
+                and [*map(_strides_of, self._strided), *map(_shape_of, self._strided)] != self._strides
+            )
         )
 
     def _stamps_now(self) -> tuple[list[Any], ...]:
@@ -445,6 +448,6 @@ def _stamp(value: Any) -> Any:
         return None
     version = -1 if value.is_inference() else value._version
     try:
-        return version, value.data_ptr(), value.stride(), value.dtype
+        return version, value.data_ptr(), value.stride(), value.shape, value.dtype
     except RuntimeError:  # a tensor without memory
-        return version, 0, (), value.dtype
+        return version, 0, (), (), value.dtype
