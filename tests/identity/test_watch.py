@@ -233,6 +233,7 @@ EXACTLY = {
     "hooks replaced at once": lambda m: setattr(m[0], "_forward_hooks", collections.OrderedDict()),
     "deep in a large list": lambda m: m.large.__setitem__(1000, -1),
     "memory seen in another way": lambda m: setattr(m[0].weight, "data", m[0].weight.data.t()),
+    "tensor of inference mode": lambda m: torch.inference_mode()(m.frozen.mul_)(2),
     "fewer rows": lambda m: setattr(m[0].weight, "data", m[0].weight.data[:2]),
     "random state": lambda m: torch.rand(1, generator=m.generator),
     "bytes": lambda m: m.bytes.__setitem__(0, 7),
@@ -242,6 +243,7 @@ EXACTLY = {
 @pytest.mark.parametrize("change", EXACTLY)
 def test_seen_by_exact_checks(change):
     model = made()
+    model.frozen = torch.inference_mode()(torch.ones)(3)
     model.large, model.generator, model.bytes = [*range(2000)], torch.Generator(), bytearray(10)
     watch = watched(model)
     assert not watch.has_moved(exactly=True)

@@ -301,6 +301,14 @@ def _content(array: np.ndarray[Any, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(contiguous_bytes(array))
 
 
+def nbytes_of(value: Any) -> int:
+    """The bytes of an array or tensor; 0 for one that cannot tell."""
+    try:
+        return int(value.nbytes)
+    except (AttributeError, RuntimeError, TypeError):  # sparse tensors have no size, and nested ones symbolic sizes
+        return 0
+
+
 def layout_text(array: np.ndarray[Any, Any]) -> str:
     """The text of an array without its content."""
     return f"{_form(array)}{'' if array.flags.writeable else READ_ONLY}"
