@@ -251,6 +251,34 @@ def test_seen_by_exact_checks(change):
     assert watch.has_moved(exactly=True)
 
 
+class Scripted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        self.rate = 2.0
+        self.sizes = [1, 2]
+
+    def forward(self, x):
+        return self.inner(x) * self.rate + self.sizes[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: setattr(m, "rate", 3.0),
+        lambda m: setattr(m, "sizes", [3, 2]),
+        lambda m: setattr(m.inner, "weight", nn.Parameter(torch.ones(2, 2))),
+    ],
+)
+def test_attributes_of_scripted_modules(change):
+    module = torch.jit.script(Scripted())
+    watch = watched(module)
+    assert not watch.has_moved(exactly=True)
+    change(module)
+    assert watch.has_moved(exactly=True)
+
+
 @pytest.mark.slow
 def test_memory_that_was_freed_and_handed_out_again():
     model = nn.Linear(512, 512, bias=False).requires_grad_(False)

@@ -10,6 +10,8 @@ import re
 import sys
 import warnings
 import zipfile
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +27,7 @@ from warmstore.identity.kinds.training_state import BACKWARD_HOOKS, HOOKS_OF_TEN
 from warmstore.identity.object_state import full_name
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
-from warmstore.identity.plain_data import order_text
+from warmstore.identity.plain_data import atom_text, order_text
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import LEFT
 
@@ -278,6 +280,24 @@ def _script(walk: Walk, place: Place, value: Any) -> None:
             walk.weight(place + f".{name}", tensor)
         for child in value.modules():
             walk.watch_cell(partial(getattr, child, "training", None))
+            _watch_attributes(walk, child)
+
+
+def _watch_attributes(walk: Walk, module: Any) -> None:
+    """Watch the attributes that a module of `torch.jit` keeps in C++: which tensors, and the content of others."""
+    known = getattr(module, "_concrete_type", None)
+    names = set(() if known is None else known.get_attributes()) - {"training", "_is_full_backward_hook"}
+    bare = type(walk)("", replace(walk.settings, watch=None))  # does not keep what this walk has found
+    for name in names:
+        read = partial(module._c.getattr, name)
+        if isinstance(read(), torch.Tensor | None):
+            walk.watch_cell(read)
+        else:
+            walk.watch_probe(partial(_text_of, bare, read))
+
+
+def _text_of(walk: Walk, read: Callable[[], Any]) -> str:
+    return atom_text(value := read()) or walk.apart(value)
 
 
 def _saved_text(data: bytes) -> str:
