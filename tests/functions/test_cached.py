@@ -223,9 +223,23 @@ class TestArguments:
         with localcontext(prec=5):
             assert third(wrapped(Decimal(1))) == "0.33333"
 
-    @pytest.mark.parametrize("named", [str, np.str_, lambda path: np.array([path]), lambda path: [np.array([path])]])
+    @pytest.mark.parametrize(
+        "named",
+        [
+            str,
+            np.str_,
+            lambda path: np.array([path]),
+            lambda path: [np.array([path])],
+            lambda path: np.array([(path, 1)], [("path", "U500"), ("number", "i4")]),
+            lambda path: np.array([(path, 1)], [("path", "U500"), ("number", "i4")])[0],
+        ],
+    )
     def test_files_count_that_arguments_name(self, keep: Any, tmp_path: Path, named: Callable[[str], Any]) -> None:
-        read = keep(lambda path: Path(str(np.ravel(path)[0])).read_text())
+        def read_text(path: Any) -> str:
+            first = np.ravel(path)[0]
+            return Path(first["path"] if isinstance(first, np.void) else str(first)).read_text()
+
+        read = keep(read_text)
         file = tmp_path / "text"
         for text in ("a", "ab"):
             file.write_text(text)

@@ -19,10 +19,12 @@ from warmstore.identity.plain_data import (
     BYTES,
     LONGEST_PATH,
     NAMES_A_FILE,
+    VOIDS,
     NotPlain,
     PlainTexts,
     array_text,
     decimal_context_text,
+    texts_in,
 )
 from warmstore.identity.samples.sample_hashes import state_of
 
@@ -49,10 +51,11 @@ def text_of(place: str, value: Any, objects: dict[str, Any], depth: int = 0) -> 
             text = f"{kind.__name__} {rule(value)}"
             if kind is Decimal:
                 text += f" {decimal_context_text()}"
+            if kind in VOIDS:
+                return f"{text} {_files(place, texts_in(np.asarray(value)))}"
             return f"{text} {_files(place, [value])}" if kind in _NAMES else text
         if kind is np.ndarray:
-            names = value.ravel().tolist() if value.dtype.kind in "US" else []
-            return f"{array_text(value)} {_files(place, names)}"
+            return f"{array_text(value)} {_files(place, texts_in(value))}"
         if kind.__module__ == "torch" and (tensor := _tensor_text(value)):
             if _has_more(value):
                 objects[place] = value
