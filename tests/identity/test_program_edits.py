@@ -234,6 +234,12 @@ SETTINGS: dict[str, Edit] = {
         "serif",
         "cursive",
     ),
+    "an attribute of a class, read of its object": (
+        "import textwrap\ntextwrap.TextWrapper.rate = 5\nwrapper = textwrap.TextWrapper()\n"
+        "def rate_of(of): return of.rate\ndef step(): return rate_of(wrapper)",
+        "= 5",
+        "= 7",
+    ),
     "an import in the body": (
         "import pandas\npandas.options.display.max_rows = 5\n"
         "def step():\n    import pandas as pd\n    return pd.options.display.max_rows",

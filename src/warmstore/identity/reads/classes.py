@@ -142,7 +142,8 @@ def _is_of_program(value: Any) -> bool:
 
 
 def _read_patches(walk: Walk, place: Place, cls: type) -> None:
-    """Record methods that the program has put into an installed class or one of its bases."""
+    """Record methods that the program has put into an installed class or one of its bases, and the settings in these
+    whose names followed code uses."""
     for base in cls.__mro__:
         if not is_heap_type(base) or origin_of_class(base).is_program:
             continue
@@ -151,8 +152,15 @@ def _read_patches(walk: Walk, place: Place, cls: type) -> None:
             if isinstance(value, FunctionType) or isinstance(getattr(value, "__func__", None), FunctionType):
                 if _is_of_program(value) and not _is_generated(value):
                     walk.whole(place + f".{name}", value)
+            elif not name.startswith("__") and atom_text(value) is not None:
+                walk.if_named((name,), place, partial(_read_setting, walk, base, name, value))
             elif isinstance(value, property) and _is_of_program(value.fget) and not _is_generated(value.fget):
                 walk.whole(place + f".{name}", value)
+
+
+def _read_setting(walk: Walk, cls: type, name: str, value: Any) -> None:
+    named, module = walk.name_of(cls)
+    walk.whole(walk.root(("attribute", id(cls), name), f"{named}.{name}", module, cls)[0], value)
 
 
 def _is_generated(value: Any) -> bool:
