@@ -423,6 +423,11 @@ class TestArguments:
         assert [f(1), f(1, offset=5)] == [2, 2]
         assert len(calls) == 1
 
+    def test_long_integers(self, keep: Any) -> None:
+        last = keep(eval(f"lambda values: values[-1] % 1000 % 0x1{'0' * 5000}"))
+        for number in (1, 2):
+            assert last([*[10**5000] * 20, 10**5000 + number]) == number
+
     def test_odd_strings(self, keep: Any) -> None:
         f = keep(len)
         for text in ("\ud800", "a\0b", "x" * 10_000, "x" * 9_999, ""):

@@ -16,6 +16,7 @@ import struct
 import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any
@@ -253,7 +254,8 @@ class PlainTexts:
                 moved = self._moved
                 return text_of_strings(values if moved is None else [moved(text) or text for text in values])
             if kind in _CHEAP and kind is not float:
-                return shortened(repr(list(values)))
+                with suppress(ValueError):  # of integers that Python refuses to write
+                    return shortened(repr(list(values)))
         depth += 1
         if all(map(_CHEAP.__contains__, map(type, values))):
             return ", ".join(map(_text_of_cheap, values))

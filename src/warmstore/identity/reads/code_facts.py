@@ -52,6 +52,9 @@ _WRITERS = frozenset(
 _WRITING_MODES = frozenset(("w", "wb", "wt", "a", "ab", "at"))
 """Modes in which `open` does the same."""
 
+_DECIMAL = 2000
+"""Bits of constants that are written in decimal digits, of which Python takes 640 at least."""
+
 _TAKE_TEXTS = _QUERIES | _WRITERS | {"open"}
 
 
@@ -370,4 +373,4 @@ def constant_text(value: object) -> str:
         return f"({', '.join(map(constant_text, value))},)"
     if isinstance(value, frozenset):
         return f"frozenset({sorted(map(constant_text, value))})"
-    return repr(value)
+    return hex(value) if type(value) is int and value.bit_length() > _DECIMAL else repr(value)
