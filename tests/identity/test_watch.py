@@ -204,6 +204,7 @@ class Ordered(collections.OrderedDict):
     [
         (Table(a=1), lambda table: table.__setitem__("b", table.pop("a"))),
         (Ordered(a=1, b=1), lambda table: table.move_to_end("a")),
+        (dict.fromkeys(range(100), "a"), lambda table: table.__setitem__(99.0, table.pop(99))),
         (np.array(["a"] * 9, object), lambda array: array.__setitem__(5, "b")),
         (np.array(["a"] * 20_000, object), lambda array: array.__setitem__(5, "b")),
         (np.array(["a"] * 20_000, object)[::2], lambda array: array.__setitem__(5, "b")),
@@ -212,7 +213,18 @@ class Ordered(collections.OrderedDict):
         (np.zeros((300, 500)), lambda array: array.resize((500, 300), refcheck=False)),
         (np.zeros((300, 500)), lambda array: array.setflags(write=False)),
     ],
-    ids=["key", "order", "object", "many objects", "strided", "fields", "form of objects", "form", "read-only"],
+    ids=[
+        "key",
+        "order",
+        "equal key",
+        "object",
+        "many objects",
+        "strided",
+        "fields",
+        "form of objects",
+        "form",
+        "read-only",
+    ],
 )
 def test_containers_and_large_arrays_of_all_kinds(value, change):
     watch = watched(value)

@@ -183,6 +183,8 @@ class Watch:
         """Watch a container of plain data, or an object whose attributes are plain data."""
         if isinstance(value, dict | list | set | deque):
             self.add(value)
+            if isinstance(value, dict):
+                self.add(value.keys())  # 1 and True are equal
         elif isinstance(value, np.ndarray):
             self.text_of(value, array_text)
         elif isinstance(value, bytearray):
