@@ -490,6 +490,21 @@ class TestFiles:
         (folder / "b").write_text("b")
         assert f(folder) == "ab"
 
+    def test_a_folder_around_the_cache_counts_without_the_results(self, keep: Any, tmp_path: Path) -> None:
+        def names(folder: Path) -> list[str]:
+            return sorted(file.name for file in folder.rglob("*.txt"))
+
+        f, g = keep(names), keep(lambda folder: len(names(folder)))
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / "a.txt").write_text("a")
+        for _ in range(3):
+            assert (f(tmp_path), g(tmp_path)) == (["a.txt"], 1)
+            f.cache.flush()
+            g.cache.flush()
+        assert (f.cache.stats().hits, g.cache.stats().hits) == (2, 2)
+        (tmp_path / "cache" / "b.txt").write_text("b")
+        assert (f(tmp_path), g(tmp_path)) == (["a.txt", "b.txt"], 2)
+
     def test_a_folder_with_too_many_files_is_refused(self, keep: Any, tmp_path: Path, monkeypatch: Any) -> None:
         monkeypatch.setattr("warmstore.identity.named_files._MOST_BELOW", 1)
         for name in "abc":

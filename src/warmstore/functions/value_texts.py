@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import NoFingerprint
+from warmstore.functions.results import holds_results
 from warmstore.identity.named_files import FileStamps, TooManyFiles
 from warmstore.identity.object_state import full_name
 from warmstore.identity.plain_data import (
@@ -28,7 +29,7 @@ from warmstore.identity.plain_data import (
 )
 from warmstore.identity.samples.sample_hashes import state_of
 
-_STAMPS = FileStamps()
+_STAMPS = FileStamps(is_left_out=holds_results)  # otherwise each result that is kept would change the argument
 _CONTAINERS = frozenset((list, tuple, dict))
 _NAMES = NAMES_A_FILE | BYTES
 _DEEPEST = 20
