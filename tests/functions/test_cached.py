@@ -490,6 +490,18 @@ class TestFiles:
         (folder / "b").write_text("b")
         assert f(folder) == "ab"
 
+    def test_a_file_counts_that_a_variable_of_the_environment_names(
+        self, keep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = tmp_path / "settings.json"
+        monkeypatch.setenv("WARMSTORE_TEST_FILE", str(file))
+        monkeypatch.setenv("WARMSTORE_TEST_FOLDER", str(tmp_path))
+        of_file = keep(lambda: Path(os.environ["WARMSTORE_TEST_FILE"]).read_text())
+        of_folder = keep(lambda: Path(os.environ["WARMSTORE_TEST_FOLDER"], "settings.json").read_text())
+        for text in ("a", "ab"):
+            file.write_text(text)
+            assert of_file() == of_folder() == text
+
     def test_a_folder_around_the_cache_counts_without_the_results(self, keep: Any, tmp_path: Path) -> None:
         def names(folder: Path) -> list[str]:
             return sorted(file.name for file in folder.rglob("*.txt"))
