@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import functools
 import inspect
+import numbers
 import operator
 import os
 import random
@@ -579,6 +580,16 @@ class TestCode:
         assert f()[0] is True
         library.labs.errcheck = lambda result, function, args: result + 1
         assert f() == [True, 4]
+
+    def test_a_class_that_is_registered_with_one_of_python_counts(self, keep: Any) -> None:
+        class Own:
+            pass
+
+        own = Own()
+        f = keep(lambda: isinstance(own, numbers.Rational))
+        assert f() is False
+        numbers.Rational.register(Own)
+        assert f() is True
 
     def test_what_appears_later_counts(self, keep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         def module(number: int) -> types.ModuleType:

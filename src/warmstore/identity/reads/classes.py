@@ -9,6 +9,7 @@ import abc
 import enum
 import re
 import sys
+from collections.abc import Callable
 from functools import partial
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
@@ -78,6 +79,7 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     if not origin.is_program:
         walk.fact(place, f"class {full_name(cls)}")
         _read_patches(walk, place, cls)
+        _read_registered(walk, place, cls, lambda each: origin_of_class(each).is_program)
         return
     bases = ", ".join(walk.cls(base) for base in cls.__bases__)
     metaclass = f" of {walk.cls(type(cls))}" if type(cls) is not type else ""
@@ -87,11 +89,7 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     module = sys.modules.get(str(cls.__module__))
     if isinstance(module, ModuleType) and is_extension(module):
         walk.fact(place + ".<module>", walk.module(module))  # the code of its methods is out of reach
-    if isinstance(cls, abc.ABCMeta):
-        walk.watch_probe(lambda: list(map(id, _registered(cls))))
-        if registered := _registered(cls):
-            # The set has another order in each process, and the walk numbers modules as it meets them.
-            walk.fact(place + " registered", ", ".join(map(walk.cls, sorted(registered, key=full_name))))
+    _read_registered(walk, place, cls, lambda each: True)
     walk.described.append((place, cls))
     walk.watch_code(vars(cls))
     walk.watch_cell(partial(getattr, cls, "__bases__"))
@@ -108,6 +106,15 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
         if is_enum and ((name in _OF_ENUMS and not _is_of_program(value)) or name in members):
             continue
         walk.whole(place + f".{name}", value)
+
+
+def _read_registered(walk: Walk, place: Place, cls: type, counts: Callable[[type], bool]) -> None:
+    """Record the virtual subclasses of an abstract class that count."""
+    if isinstance(cls, abc.ABCMeta):
+        walk.watch_probe(lambda: list(map(id, _registered(cls))))
+        if registered := list(filter(counts, _registered(cls))):
+            # The set has another order in each process, and the walk numbers modules as it meets them.
+            walk.fact(place + " registered", ", ".join(map(walk.cls, sorted(registered, key=full_name))))
 
 
 def _registered(cls: abc.ABCMeta) -> list[type]:
