@@ -17,7 +17,7 @@ from warmstore.identity.walk import Walk
 
 _SETTINGS_OF_JAX = (
     "jax_enable_x64", "jax_numpy_dtype_promotion", "jax_default_matmul_precision", "jax_default_prng_impl",
-    "jax_threefry_partitionable",
+    "jax_threefry_partitionable", "jax_random_seed_offset",
 )  # fmt: skip
 
 _FUNCTIONS = ("formatter", "override_repr")
