@@ -24,7 +24,7 @@ import torch
 from tests.slow import thinned
 from torch import overrides
 from torch.autograd import forward_ad
-from torch.utils import _python_dispatch
+from torch.utils import _python_dispatch, flop_counter
 
 import warmstore as ws
 
@@ -360,6 +360,8 @@ class TestArguments:
                 assert f(x).tolist() == f(x).tolist() == [by, by]
         assert f(x)[0] == 1
         with torch.device("cpu"):
+            assert f(x)[0] == 1
+        with flop_counter.FlopCounterMode(display=False):
             assert f(x)[0] == 1
 
     @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch makes its formulas of forward mode

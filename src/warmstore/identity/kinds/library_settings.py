@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from warmstore.identity.origin import origin_of_class
 from warmstore.identity.places import Place
 from warmstore.identity.walk import Walk
 
@@ -43,10 +44,13 @@ def record_settings(walk: Walk, library: str) -> None:
         walk.setting_of_thread(place + ".<thread>", text_of_thread)
         if walk.settings.modes:
             walk.setting_of_thread(place + ".<modes>", modes_text)
-            walk.watch_cell(lambda: str([*map(id, operator_modes())]))  # the walk below keeps them alive
+            walk.watch_cell(lambda: str([*map(id, operator_modes())]))  # the walk below keeps those that count alive
             for at, mode in enumerate(operator_modes()):
-                walk.of_thread.add(place + f".<mode {at}>")
-                walk.whole(place + f".<mode {at}>", mode)
+                if origin_of_class(
+                    type(mode)
+                ).is_program:  # others, such as counters of operators, count by their class
+                    walk.of_thread.add(place + f".<mode {at}>")
+                    walk.whole(place + f".<mode {at}>", mode)
         for holder in GLOBAL_HOOKS:
             walk.watch(holder)
         for at, hook in enumerate([hook for holder in GLOBAL_HOOKS for hook in holder.values()]):
