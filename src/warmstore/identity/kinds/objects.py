@@ -7,7 +7,6 @@ Python cannot reach are refused. Enum members, paths and fields of dataclasses h
 from __future__ import annotations
 
 import copyreg
-import ctypes
 import dataclasses
 import sys
 import warnings
@@ -72,8 +71,8 @@ def native_library(walk: Walk, place: Place, value: Any) -> None:
     walk.fact(place, f"library {value._name if found is None else content_of(str(value._name), found)}")
     walk.watch(vars(value))
     for name, function in sorted(vars(value).items()):
-        if isinstance(function, ctypes._CFuncPtr):
-            for attribute, default in (("argtypes", None), ("restype", type(function)._restype_), ("errcheck", None)):
+        if isinstance(function, value._FuncPtr):
+            for attribute, default in (("argtypes", None), ("restype", value._FuncPtr._restype_), ("errcheck", None)):
                 walk.watch_cell(partial(getattr, function, attribute))
                 if (given := getattr(function, attribute)) is not default:
                     walk.whole(place + f".{name}.{attribute}", given)
