@@ -189,6 +189,17 @@ class TestArguments:
         change(other)
         assert (of_argument(module), of_global()) == (read(module), read(other)) != first
 
+    def test_hooks_of_the_backward_pass_of_every_module_count_where_code_goes_backward(self, keep: Any) -> None:
+        module = torch.nn.Linear(2, 2)
+        f = keep(lambda: grad_of(module, "x"))
+        first = f()
+        hook = torch.nn.modules.module.register_module_full_backward_hook(lambda m, i, o: (i[0] * 2,))
+        try:
+            assert f() == grad_of(module, "x") != first
+        finally:
+            hook.remove()
+        assert f() == first
+
     def test_what_nothing_reads_does_not_count(self, keep: Any, calls: list[Any]) -> None:
         module = torch.nn.Linear(2, 2)
 
