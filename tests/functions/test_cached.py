@@ -1,8 +1,10 @@
 """Which calls of a cached function have the same result, and which do not."""
 
+import ctypes
 import dataclasses
 import functools
 import inspect
+import numbers
 import operator
 import os
 import random
@@ -20,6 +22,9 @@ import numpy as np
 import pytest
 import torch
 from tests.slow import thinned
+from torch import overrides
+from torch.autograd import forward_ad
+from torch.utils import _python_dispatch, flop_counter
 
 import warmstore as ws
 
@@ -47,6 +52,11 @@ def grad_of(module: Any, of: str = "weight") -> list[float]:
     x = torch.ones(1, 2, requires_grad=True)
     found = torch.autograd.grad(module(x).sum(), x if of == "x" else module.weight)[0]
     return [round(number, 4) for number in found.flatten().tolist()]
+
+
+def tangent_of(f: Any, x: Any) -> Any:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(f(forward_ad.make_dual(x, x))).tangent
 
 
 @pytest.fixture
@@ -179,6 +189,17 @@ class TestArguments:
         change(other)
         assert (of_argument(module), of_global()) == (read(module), read(other)) != first
 
+    def test_hooks_of_the_backward_pass_of_every_module_count_where_code_goes_backward(self, keep: Any) -> None:
+        module = torch.nn.Linear(2, 2)
+        f = keep(lambda: grad_of(module, "x"))
+        first = f()
+        hook = torch.nn.modules.module.register_module_full_backward_hook(lambda m, i, o: (i[0] * 2,))
+        try:
+            assert f() == grad_of(module, "x") != first
+        finally:
+            hook.remove()
+        assert f() == first
+
     def test_what_nothing_reads_does_not_count(self, keep: Any, calls: list[Any]) -> None:
         module = torch.nn.Linear(2, 2)
 
@@ -214,9 +235,23 @@ class TestArguments:
         with localcontext(prec=5):
             assert third(wrapped(Decimal(1))) == "0.33333"
 
-    @pytest.mark.parametrize("named", [str, np.str_, lambda path: np.array([path]), lambda path: [np.array([path])]])
+    @pytest.mark.parametrize(
+        "named",
+        [
+            str,
+            np.str_,
+            lambda path: np.array([path]),
+            lambda path: [np.array([path])],
+            lambda path: np.array([(path, 1)], [("path", "U500"), ("number", "i4")]),
+            lambda path: np.array([(path, 1)], [("path", "U500"), ("number", "i4")])[0],
+        ],
+    )
     def test_files_count_that_arguments_name(self, keep: Any, tmp_path: Path, named: Callable[[str], Any]) -> None:
-        read = keep(lambda path: Path(str(np.ravel(path)[0])).read_text())
+        def read_text(path: Any) -> str:
+            first = np.ravel(path)[0]
+            return Path(first["path"] if isinstance(first, np.void) else str(first)).read_text()
+
+        read = keep(read_text)
         file = tmp_path / "text"
         for text in ("a", "ab"):
             file.write_text(text)
@@ -315,6 +350,39 @@ class TestArguments:
         f(torch.ones(2))
         assert len(calls) == 2
 
+    @pytest.mark.parametrize("base", [overrides.TorchFunctionMode, _python_dispatch.TorchDispatchMode])
+    @pytest.mark.parametrize("of_code", [True, False])
+    def test_modes_that_replace_operators_count(self, keep: Any, base: Any, of_code: bool) -> None:
+        class Scaled(base):  # type: ignore[misc]
+            def __init__(self, by: float) -> None:
+                super().__init__()
+                self.by = by
+
+            def change(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                found = function(*args, **(kwargs or {}))
+                return found * self.by if isinstance(found, torch.Tensor) and "abs" in str(function) else found
+
+            __torch_function__ = __torch_dispatch__ = change
+
+        f, x = keep((lambda x: torch.abs(x)) if of_code else lambda x: abs(x)), torch.ones(2)
+        assert f(x)[0] == 1
+        for by in (2.0, 3.0):
+            with Scaled(by):
+                assert f(x).tolist() == f(x).tolist() == [by, by]
+        assert f(x)[0] == 1
+        with torch.device("cpu"):
+            assert f(x)[0] == 1
+        with flop_counter.FlopCounterMode(display=False):
+            assert f(x)[0] == 1
+
+    @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch makes its formulas of forward mode
+    @pytest.mark.parametrize("call", [torch.func.grad, torch.func.vmap, lambda f: lambda x: tangent_of(f, x)])
+    def test_tensors_within_transforms_of_torch_are_refused(self, keep: Any, call: Callable[[Any], Any]) -> None:
+        f, x = keep(lambda x: (x * x).sum()), torch.ones(2)
+        f(x)
+        with pytest.raises(ws.NoFingerprint, match=r"\(x\): a tensor within torch\.func or forward mode"):
+            call(f)(x)
+
     def test_an_array_that_was_written_to_is_another_argument(self, keep: Any, calls: list[Any]) -> None:
         f = keep(scaled)
         small, large = np.zeros(8), np.zeros(1 << 18)
@@ -368,6 +436,11 @@ class TestArguments:
         f = keep(scaled, ignore=["offset"])
         assert [f(1), f(1, offset=5)] == [2, 2]
         assert len(calls) == 1
+
+    def test_long_integers(self, keep: Any) -> None:
+        last = keep(eval(f"lambda values: values[-1] % 1000 % 0x1{'0' * 5000}"))
+        for number in (1, 2):
+            assert last([*[10**5000] * 20, 10**5000 + number]) == number
 
     def test_odd_strings(self, keep: Any) -> None:
         f = keep(len)
@@ -431,6 +504,33 @@ class TestFiles:
         (folder / "b").write_text("b")
         assert f(folder) == "ab"
 
+    def test_a_file_counts_that_a_variable_of_the_environment_names(
+        self, keep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = tmp_path / "settings.json"
+        monkeypatch.setenv("WARMSTORE_TEST_FILE", str(file))
+        monkeypatch.setenv("WARMSTORE_TEST_FOLDER", str(tmp_path))
+        of_file = keep(lambda: Path(os.environ["WARMSTORE_TEST_FILE"]).read_text())
+        of_folder = keep(lambda: Path(os.environ["WARMSTORE_TEST_FOLDER"], "settings.json").read_text())
+        for text in ("a", "ab"):
+            file.write_text(text)
+            assert of_file() == of_folder() == text
+
+    def test_a_folder_around_the_cache_counts_without_the_results(self, keep: Any, tmp_path: Path) -> None:
+        def names(folder: Path) -> list[str]:
+            return sorted(file.name for file in folder.rglob("*.txt"))
+
+        f, g = keep(names), keep(lambda folder: len(names(folder)))
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / "a.txt").write_text("a")
+        for _ in range(3):
+            assert (f(tmp_path), g(tmp_path)) == (["a.txt"], 1)
+            f.cache.flush()
+            g.cache.flush()
+        assert (f.cache.stats().hits, g.cache.stats().hits) == (2, 2)
+        (tmp_path / "cache" / "b.txt").write_text("b")
+        assert (f(tmp_path), g(tmp_path)) == (["a.txt", "b.txt"], 2)
+
     def test_a_folder_with_too_many_files_is_refused(self, keep: Any, tmp_path: Path, monkeypatch: Any) -> None:
         monkeypatch.setattr("warmstore.identity.named_files._MOST_BELOW", 1)
         for name in "abc":
@@ -473,6 +573,36 @@ class TestCode:
         monkeypatch.undo()
         assert f(2) == 6
         assert f.cache.stats().hits == 1
+
+    def test_a_name_that_the_program_adds_to_the_builtins_counts(self, keep: Any, monkeypatch: Any) -> None:
+        settings = types.SimpleNamespace(size=1, sizes=[2])
+        monkeypatch.setattr("builtins.warmstore_settings", settings, raising=False)
+        f = keep(lambda: (warmstore_settings.size, list(warmstore_settings.sizes)))  # type: ignore[name-defined] # noqa: F821
+        assert f() == (1, [2])
+        settings.size = 3
+        assert f() == (3, [2])
+        settings.sizes[0] = 4
+        assert f() == (3, [4])
+
+    def test_the_types_of_functions_of_a_library_of_c_count(self, keep: Any) -> None:
+        library = ctypes.CDLL(None)
+        f = keep(lambda: [library.abs(-3), library.labs(-3)])
+        assert f() == f() == [3, 3]
+        assert f.cache.stats().hits == 1
+        library.abs.restype = ctypes.c_bool
+        assert f()[0] is True
+        library.labs.errcheck = lambda result, function, args: result + 1
+        assert f() == [True, 4]
+
+    def test_a_class_that_is_registered_with_one_of_python_counts(self, keep: Any) -> None:
+        class Own:
+            pass
+
+        own = Own()
+        f = keep(lambda: isinstance(own, numbers.Rational))
+        assert f() is False
+        numbers.Rational.register(Own)
+        assert f() is True
 
     def test_what_appears_later_counts(self, keep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         def module(number: int) -> types.ModuleType:

@@ -209,6 +209,28 @@ SETTERS: dict[str, Edit] = {
     ),
 }
 
+_KINDS = """
+FACTOR = 1
+class Own(KIND):
+    def __get__(self, owner, kind=None):
+        found = super().__get__(owner, kind)
+        return (lambda: found() * FACTOR) if callable(found) else found * FACTOR
+class C:
+    @Own
+    def value(*given): return 2
+OBJECT = C()
+"""
+DESCRIPTORS: dict[str, Edit] = {
+    f"{kind} of {of}": (
+        _KINDS.replace("KIND", kind) + f"def step(): return {of}.value{'' if kind == 'property' else '()'}",
+        "FACTOR = 1",
+        "FACTOR = 3",
+    )
+    for kind in ("property", "staticmethod", "classmethod")
+    for of in ("OBJECT", "C")
+    if (kind, of) != ("property", "C")
+}
+
 _TABLE = "import pandas as pd\nTABLE = pd.DataFrame({'a': [1, 2, 3]})\nLIMIT = 1\ndef scale(x): return x * 2\n"
 QUERIES: dict[str, Edit] = {
     "a global": (_TABLE + "def step(): return len(TABLE.query('a > @LIMIT'))", "LIMIT = 1", "LIMIT = 2"),
@@ -233,6 +255,12 @@ SETTINGS: dict[str, Edit] = {
         "def step(): return mp.rcParams.get('font.family')",
         "serif",
         "cursive",
+    ),
+    "an attribute of a class, read of its object": (
+        "import textwrap\ntextwrap.TextWrapper.rate = 5\nwrapper = textwrap.TextWrapper()\n"
+        "def rate_of(of): return of.rate\ndef step(): return rate_of(wrapper)",
+        "= 5",
+        "= 7",
     ),
     "an import in the body": (
         "import pandas\npandas.options.display.max_rows = 5\n"
@@ -282,6 +310,11 @@ def test_documentation_that_is_read_counts(name: str, loaded: list[str]) -> None
 @pytest.mark.parametrize("name", SETTERS)
 def test_a_setter_that_runs_counts(name: str, loaded: list[str]) -> None:
     assert_counts(SETTERS[name], loaded)
+
+
+@pytest.mark.parametrize("name", DESCRIPTORS)
+def test_a_descriptor_of_a_subclass_counts(name: str, loaded: list[str]) -> None:
+    assert_counts(DESCRIPTORS[name], loaded)
 
 
 @pytest.mark.parametrize("name", QUERIES)

@@ -58,6 +58,12 @@ LOOK_UPS = {
     "a variable by an item": ("import os\nD = {'get': os.getenv}\ndef step(): return D['get']('A')", False),
     "a variable by a local name": ("import os\ndef step():\n    o = os\n    return o.environ['A']", False),
     "a variable by an argument": ("import os\ndef get(o): return o.getenv('A')\ndef step(): return get(os)", False),
+    "a variable by a helper": (
+        "import os\ndef get(o, of): return o[of + '_A']\ndef step(): return get(os.environ, 'A')",
+        False,
+    ),
+    "variables by a map": ("import os\ndef step(): return list(map(os.getenv, 'AB'))", False),
+    "a variable by a letter": ("import os\nN = 1\ndef step(): return os.environ['BA'[N]]", False),
     "a module by pydoc": ("import pydoc\ndef step(): return pydoc.locate('json.loads')", True),
     "a module by a default": ("import importlib\ndef step(get=importlib.import_module): return get('json')", False),
     "a module by an item": ("D = {'get': __import__}\ndef step(): return D['get']('json')", False),

@@ -406,12 +406,13 @@ def test_functions_of_jax() -> None:
     one, again, other = (identify(step(made(scale))) for scale in (2.0, 2.0, 3.0))
     assert not one.unknown
     assert one.digest == again.digest != other.digest
-    before = jax.config.jax_numpy_dtype_promotion
-    jax.config.update("jax_numpy_dtype_promotion", "strict")
-    try:
-        assert "promotion" in one.difference(identify(step(made(2.0))))
-    finally:
-        jax.config.update("jax_numpy_dtype_promotion", before)
+    for name, value in {"jax_numpy_dtype_promotion": "strict", "jax_random_seed_offset": 5}.items():
+        before = getattr(jax.config, name)
+        jax.config.update(name, value)
+        try:
+            assert "settings of jax" in one.difference(identify(step(made(2.0))))
+        finally:
+            jax.config.update(name, before)
 
 
 def digest_elsewhere(program: str) -> str:

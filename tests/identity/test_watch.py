@@ -204,6 +204,7 @@ class Ordered(collections.OrderedDict):
     [
         (Table(a=1), lambda table: table.__setitem__("b", table.pop("a"))),
         (Ordered(a=1, b=1), lambda table: table.move_to_end("a")),
+        (dict.fromkeys(range(100), "a"), lambda table: table.__setitem__(99.0, table.pop(99))),
         (np.array(["a"] * 9, object), lambda array: array.__setitem__(5, "b")),
         (np.array(["a"] * 20_000, object), lambda array: array.__setitem__(5, "b")),
         (np.array(["a"] * 20_000, object)[::2], lambda array: array.__setitem__(5, "b")),
@@ -212,10 +213,21 @@ class Ordered(collections.OrderedDict):
         (np.zeros((300, 500)), lambda array: array.resize((500, 300), refcheck=False)),
         (np.zeros((300, 500)), lambda array: array.setflags(write=False)),
     ],
-    ids=["key", "order", "object", "many objects", "strided", "fields", "form of objects", "form", "read-only"],
+    ids=[
+        "key",
+        "order",
+        "equal key",
+        "object",
+        "many objects",
+        "strided",
+        "fields",
+        "form of objects",
+        "form",
+        "read-only",
+    ],
 )
 def test_containers_and_large_arrays_of_all_kinds(value, change):
-    watch = watched(value)
+    watch = watched(value, clock=Clock())  # hashing takes no time, whatever else the machine does
     before = walk_over(value, called=False).facts
     assert not watch.has_moved(exactly=True)
     change(value)
@@ -233,6 +245,8 @@ EXACTLY = {
     "hooks replaced at once": lambda m: setattr(m[0], "_forward_hooks", collections.OrderedDict()),
     "deep in a large list": lambda m: m.large.__setitem__(1000, -1),
     "memory seen in another way": lambda m: setattr(m[0].weight, "data", m[0].weight.data.t()),
+    "tensor of inference mode": lambda m: torch.inference_mode()(m.frozen.mul_)(2),
+    "fewer rows": lambda m: setattr(m[0].weight, "data", m[0].weight.data[:2]),
     "random state": lambda m: torch.rand(1, generator=m.generator),
     "bytes": lambda m: m.bytes.__setitem__(0, 7),
 }
@@ -241,10 +255,39 @@ EXACTLY = {
 @pytest.mark.parametrize("change", EXACTLY)
 def test_seen_by_exact_checks(change):
     model = made()
+    model.frozen = torch.inference_mode()(torch.ones)(3)
     model.large, model.generator, model.bytes = [*range(2000)], torch.Generator(), bytearray(10)
     watch = watched(model)
     assert not watch.has_moved(exactly=True)
     EXACTLY[change](model)
+    assert watch.has_moved(exactly=True)
+
+
+class Scripted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        self.rate = 2.0
+        self.sizes = [1, 2]
+
+    def forward(self, x):
+        return self.inner(x) * self.rate + self.sizes[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: setattr(m, "rate", 3.0),
+        lambda m: setattr(m, "sizes", [3, 2]),
+        lambda m: setattr(m.inner, "weight", nn.Parameter(torch.ones(2, 2))),
+    ],
+)
+def test_attributes_of_scripted_modules(change):
+    module = torch.jit.script(Scripted())
+    watch = watched(module)
+    assert not watch.has_moved(exactly=True)
+    change(module)
     assert watch.has_moved(exactly=True)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,18 @@ from weakref import WeakSet
 
 import numpy as np
 
-from warmstore.errors import ReadOnly, StoreExists, WriteFailed
+from warmstore.errors import ReadOnly, StoreExists, WarmstoreError, WriteFailed
 from warmstore.features.keyed.cache_quota import CacheQuota, tidy
 from warmstore.functions.large_values import LARGE, LargeValue, LargeValues
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import LARGEST_RECORD, Array, Bytes, Fields
-from warmstore.records.format.manifest import holds_store
+from warmstore.records.format.manifest import NAME, holds_store, read_manifest
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import IndexedStore, bad_rows, keys_of
 from warmstore.records.local_store import LocalStore
 from warmstore.records.write.upgrade import upgrade
 from warmstore.records.write.write_options import WriteOptions
-from warmstore.storage.files import Files
+from warmstore.storage.files import PLAIN, Files
 from warmstore.storage.registry import FUNCTIONS, register
 
 _log = logging.getLogger("warmstore")
@@ -46,6 +47,17 @@ _HEAD = 1 << 10  # bytes of a row beside its value, at most
 
 _stores: dict[Path, WeakSet[ResultStore]] = {}
 """All result stores of this process by their folders."""
+
+
+def holds_results(folder: str) -> bool:
+    """Whether a folder has the results of a function."""
+    if not os.path.exists(f"{folder}/{NAME}"):  # noqa: PTH110  of all folders below an argument, in each call
+        return False
+    try:
+        manifest = read_manifest(Path(folder), PLAIN)
+    except (WarmstoreError, OSError):
+        return False
+    return dict(manifest.fields) == FIELDS and isinstance(manifest.metadata.get(FUNCTION), str)
 
 
 class ResultStore:

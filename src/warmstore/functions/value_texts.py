@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import NoFingerprint
+from warmstore.functions.results import holds_results
 from warmstore.identity.named_files import FileStamps, TooManyFiles
 from warmstore.identity.object_state import full_name
 from warmstore.identity.plain_data import (
@@ -19,14 +20,16 @@ from warmstore.identity.plain_data import (
     BYTES,
     LONGEST_PATH,
     NAMES_A_FILE,
+    VOIDS,
     NotPlain,
     PlainTexts,
     array_text,
     decimal_context_text,
+    texts_in,
 )
 from warmstore.identity.samples.sample_hashes import state_of
 
-_STAMPS = FileStamps()
+_STAMPS = FileStamps(is_left_out=holds_results)  # otherwise each result that is kept would change the argument
 _CONTAINERS = frozenset((list, tuple, dict))
 _NAMES = NAMES_A_FILE | BYTES
 _DEEPEST = 20
@@ -49,10 +52,11 @@ def text_of(place: str, value: Any, objects: dict[str, Any], depth: int = 0) -> 
             text = f"{kind.__name__} {rule(value)}"
             if kind is Decimal:
                 text += f" {decimal_context_text()}"
+            if kind in VOIDS:
+                return f"{text} {_files(place, texts_in(np.asarray(value)))}"
             return f"{text} {_files(place, [value])}" if kind in _NAMES else text
         if kind is np.ndarray:
-            names = value.ravel().tolist() if value.dtype.kind in "US" else []
-            return f"{array_text(value)} {_files(place, names)}"
+            return f"{array_text(value)} {_files(place, texts_in(value))}"
         if kind.__module__ == "torch" and (tensor := _tensor_text(value)):
             if _has_more(value):
                 objects[place] = value
@@ -107,16 +111,21 @@ def _tensor_text(value: Any) -> str:
     torch = sys.modules.get("torch")
     if torch is None or type(value) is not torch.Tensor:
         return ""
-    from warmstore.identity.kinds.torch_objects import modes_text, tensor_text
+    from warmstore.identity.kinds.torch_objects import is_transformed, modes_text, tensor_text
 
+    if is_transformed(value):
+        return ""
     flags = f"{value.requires_grad} {value.is_leaf} {value.is_inference()}"
     return f"{tensor_text(value)} {value.device.type} {flags} {modes_text()}"
 
 
 def _has_more(tensor: Any) -> bool:
-    """Whether a tensor has attributes, a gradient or hooks."""
+    """Whether a tensor has attributes, a gradient or hooks, or is used in a mode that replaces operators."""
+    from warmstore.identity.kinds.torch_objects import operator_modes
     from warmstore.identity.kinds.training_state import HOOKS_OF_TENSORS
 
+    if operator_modes():
+        return True
     hooks = any(getattr(tensor, name, None) for name in HOOKS_OF_TENSORS)
     return bool(vars(tensor)) or hooks or (tensor.is_leaf and tensor.grad is not None)
 

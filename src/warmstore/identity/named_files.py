@@ -71,8 +71,11 @@ def listing(folder: str) -> str:
     return digest_of("\n".join(sorted(found))) if found else ""
 
 
-def folder_text(folder: str, files: Files, root: str | None) -> str:
+def folder_text(folder: str, files: Files, root: str | None, is_left_out: Callable[[str], bool] | None = None) -> str:
     """The text of a folder as a sample: its path, and the paths, sizes and times or contents of all files below it.
+
+    Args:
+        is_left_out: Whether the files in a folder below it do not count.
 
     Raises:
         TooManyFiles: There are more than 100,000.
@@ -82,6 +85,8 @@ def folder_text(folder: str, files: Files, root: str | None) -> str:
     entered: set[tuple[int, int]] = set()
     for here, folders, names in os.walk(absolute, followlinks=True):
         folders[:] = [name for name in folders if _is_new(f"{here}/{name}", entered)]
+        if is_left_out is not None:
+            folders[:] = [name for name in folders if not is_left_out(f"{here}/{name}")]
         for name in names:
             if (state := stat_of(f"{here}/{name}")) is not None:
                 what = content_of(f"{here}/{name}", state) if files == "content" else _settled(state)
@@ -196,12 +201,14 @@ def located(path: str) -> tuple[str, os.stat_result | None]:
 class FileStamps:
     """Texts of the files that samples name.
 
-    files, root: As in `identify`. folders: Where to look for files that a relative path names.
+    files, root: As in `identify`. folders: Where to look for files that a relative path names. is_left_out: As in
+    `folder_text`.
     """
 
     files: Files = "stat"
     root: str | None = None
     folders: tuple[str, ...] = ()
+    is_left_out: Callable[[str], bool] | None = None
 
     @property
     def moved(self) -> Callable[[str], str | None] | None:
@@ -247,7 +254,7 @@ class FileStamps:
             return file_text(text, self.files, self.root) + ";"
         known = {} if known is None else known
         if text not in known:
-            known[text] = folder_text(text, self.files, self.root)
+            known[text] = folder_text(text, self.files, self.root, self.is_left_out)
         return known[text] + ";"
 
 

@@ -16,6 +16,7 @@ import struct
 import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any
@@ -253,7 +254,8 @@ class PlainTexts:
                 moved = self._moved
                 return text_of_strings(values if moved is None else [moved(text) or text for text in values])
             if kind in _CHEAP and kind is not float:
-                return shortened(repr(list(values)))
+                with suppress(ValueError):  # of integers that Python refuses to write
+                    return shortened(repr(list(values)))
         depth += 1
         if all(map(_CHEAP.__contains__, map(type, values))):
             return ", ".join(map(_text_of_cheap, values))
@@ -299,6 +301,14 @@ def _content(array: np.ndarray[Any, Any]) -> str:
     if array.dtype.hasobject:
         raise NotPlain
     return xxhash.xxh3_128_hexdigest(contiguous_bytes(array))
+
+
+def nbytes_of(value: Any) -> int:
+    """The bytes of an array or tensor; 0 for one that cannot tell."""
+    try:
+        return int(value.nbytes)
+    except (AttributeError, RuntimeError, TypeError):  # sparse tensors have no size, and nested ones symbolic sizes
+        return 0
 
 
 def layout_text(array: np.ndarray[Any, Any]) -> str:

@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from warmstore.identity.object_state import MISSING, pointers, slots_of
-from warmstore.identity.plain_data import array_text
+from warmstore.identity.plain_data import array_text, nbytes_of
 
 SHARE = 0.01
 """The fraction of time that hashing contents again may take."""
@@ -40,7 +40,7 @@ _TINY = 1 << 14  # bytes. Every walk hashes tensors up to this size: batch norm 
 _REMADE = frozenset((int, str, bytes))
 """Types of values that are the same where they are equal."""
 
-_version_of, _strides_of = attrgetter("_version"), methodcaller("stride")
+_version_of, _strides_of, _shape_of = attrgetter("_version"), methodcaller("stride"), attrgetter("shape")
 form_of = attrgetter("shape", "strides", "dtype", "flags.writeable")
 """What an array is beside its content."""
 
@@ -183,6 +183,8 @@ class Watch:
         """Watch a container of plain data, or an object whose attributes are plain data."""
         if isinstance(value, dict | list | set | deque):
             self.add(value)
+            if isinstance(value, dict):
+                self.add(value.keys())  # 1 and True are equal
         elif isinstance(value, np.ndarray):
             self.text_of(value, array_text)
         elif isinstance(value, bytearray):
@@ -231,7 +233,7 @@ class Watch:
         counts = self._leaves is None or (is_weight and not self._leaves)
         if known is None or known.stamp != stamp:
             return self._timed(value, make) if counts else LEFT
-        if known.is_known and _size(value) > (_SMALL if stamp is None else _TINY):
+        if known.is_known and nbytes_of(value) > (_SMALL if stamp is None or stamp[0] < 0 else _TINY):
             return known.text
         text = self._timed(value, make)
         return text if counts or text == known.text else LEFT
@@ -241,7 +243,7 @@ class Watch:
         self._settled = _Settled(self._added, self._contents.values())
         self._is_stale = False
         self._in_turn = [content for content in self._contents.values() if content.text != LEFT]
-        self._size = sum(_size(content.value) for content in self._in_turn)
+        self._size = sum(nbytes_of(content.value) for content in self._in_turn)
         self._known, self._weights_before, self._left_at = {}, {}, ()
         self._walking = self._clock() - self._began[0] - (self._hashing - self._began[1])
 
@@ -268,13 +270,14 @@ class Watch:
             return True
 
     def has_written(self, most: float = inf) -> bool:
-        """Whether the content of an array of at most `most` bytes has changed."""
+        """Whether the content of an array, or tensor of inference mode, of at most `most` bytes has changed."""
         for content in self._contents.values():
-            if content.stamp is None and content.text != LEFT and _size(content.value) <= most:
+            is_traceless = content.stamp is None or content.stamp[0] < 0
+            if is_traceless and content.text != LEFT and nbytes_of(content.value) <= most:
                 text = self._timed(content.value, content.make)
                 if text != content.text:
                     self._is_stale = True
-                    if _size(content.value) > _SMALL:
+                    if nbytes_of(content.value) > _SMALL:
                         content.text = text  # walks do not hash it
                     return True
         return False
@@ -287,7 +290,7 @@ class Watch:
         """
         self.patches = self.patches if arrays_only else None
         for content in self._contents.values():
-            content.is_known = arrays_only and content.stamp is not None
+            content.is_known = arrays_only and content.stamp is not None and content.stamp[0] >= 0
 
     def look_in_turn(self, *, at_all: bool = False) -> bool:
         """Hash the next tensor or array again if 1 % of the time allows it. Returns whether to walk again.
@@ -341,7 +344,7 @@ class Watch:
         began = self._clock()
         text = make(value)
         self._hashing += self._clock() - began
-        self._hashed += _size(value)
+        self._hashed += nbytes_of(value)
         return text
 
 
@@ -372,14 +375,14 @@ class _Settled:
         self._cells = list(added.cells)
         self._read = [read() for read in self._cells]
         self._probes = [(probe, probe()) for probe in added.probes]
-        self._forms = [(c.value, c.form) for c in contents if c.form and c.text != LEFT and _size(c.value) > _SMALL]
+        self._forms = [(c.value, c.form) for c in contents if c.form and c.text != LEFT and nbytes_of(c.value) > _SMALL]
         tensors = [content.value for content in contents if content.stamp is not None and content.text != LEFT]
-        # Tensors of inference mode have no version. They cannot be written to outside of it either.
+        # Tensors of inference mode have no version: exact checks hash them as they hash arrays.
         self._versioned = [tensor for tensor in tensors if not tensor.is_inference()]
         self._strided = [tensor for tensor in tensors if _stamp(tensor)[1]]
         # References keep freed memory from becoming that of another tensor with the same stamp.
         self._alive = [tensor.untyped_storage() for tensor in self._strided]
-        self._strides = [*map(_strides_of, self._strided)]
+        self._strides = [*map(_strides_of, self._strided), *map(_shape_of, self._strided)]
         torch = sys.modules.get("torch")
         self._pointer_of: Callable[[Any], int] = torch.Tensor.data_ptr if torch is not None else id
         self._stamps = self._stamps_now()
@@ -412,7 +415,10 @@ class _Settled:
             or (self._large and self.has_moved_in_large())
             or (self._probes and any(probe() != text for probe, text in self._probes))
             or any(form_of(array) != form for array, form in self._forms)
-            or (self._has_tensors and [*map(_strides_of, self._strided)] != self._strides)
+            or (
+                self._has_tensors
+                and [*map(_strides_of, self._strided), *map(_shape_of, self._strided)] != self._strides
+            )
         )
 
     def _stamps_now(self) -> tuple[list[Any], ...]:
@@ -432,19 +438,13 @@ def _dict_of(value: Any) -> Any:
     return getattr(value, "__dict__", None)
 
 
-def _size(value: Any) -> int:
-    try:
-        return int(value.nbytes)
-    except (AttributeError, RuntimeError, TypeError):  # sparse tensors have no size, and nested ones symbolic sizes
-        return 0
-
-
 def _stamp(value: Any) -> Any:
-    """A value that changes when torch writes to a tensor or gives it other memory; None for arrays."""
+    """A value that changes when torch writes to a tensor, or gives it other memory. It begins with the version, or -1
+    for one of inference mode. None for arrays."""
     if not hasattr(value, "is_inference"):
         return None
     version = -1 if value.is_inference() else value._version
     try:
-        return version, value.data_ptr(), value.stride(), value.dtype
+        return version, value.data_ptr(), value.stride(), value.shape, value.dtype
     except RuntimeError:  # a tensor without memory
-        return version, 0, (), value.dtype
+        return version, 0, (), (), value.dtype

@@ -12,7 +12,7 @@ import typing
 from typing import Any
 
 from warmstore.identity.kinds.registry import attribute_rule, rule
-from warmstore.identity.object_state import MISSING, content_of
+from warmstore.identity.object_state import MISSING, attributes_of, content_of
 from warmstore.identity.origin import origin_of, origin_of_name
 from warmstore.identity.places import Place
 from warmstore.identity.reads import read_call, read_method, refusal_of
@@ -37,6 +37,15 @@ def _partial(walk: Walk, place: Place, value: Any) -> None:
 rule(functools.partialmethod)(attribute_rule("func", "args", "keywords"))
 rule(property)(attribute_rule("fget", "fset", "fdel"))
 rule(staticmethod, classmethod)(attribute_rule("__func__"))
+
+
+def descriptor(walk: Walk, place: Place, value: Any) -> None:
+    """Record a property, static method or class method of a subclass, which may define `__get__`."""
+    walk.fact(place, f"object of {walk.cls(type(value))}")
+    walk.watch_attributes(value)
+    names = ("fget", "fset", "fdel") if isinstance(value, property) else ("__func__",)
+    own = {name: part for name, part in attributes_of(value).items() if not name.startswith("__")}
+    walk.attributes(place, own | {name: getattr(value, name) for name in names})
 
 
 @rule(types.MethodType)

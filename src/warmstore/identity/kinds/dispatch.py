@@ -41,6 +41,7 @@ _BASES: tuple[tuple[Any, Rule], ...] = (
     (Path, objects.path),
     (vars(typing)["_Final"], callables.typing_form),
     (np.dtype, arrays.dtype),
+    ((property, staticmethod, classmethod), callables.descriptor),
 )
 _VALUES = frozenset(
     (tuple, slice, types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType,

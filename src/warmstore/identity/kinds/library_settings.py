@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from warmstore.identity.origin import origin_of_class
 from warmstore.identity.places import Place
 from warmstore.identity.walk import Walk
 
 _SETTINGS_OF_JAX = (
     "jax_enable_x64", "jax_numpy_dtype_promotion", "jax_default_matmul_precision", "jax_default_prng_impl",
-    "jax_threefry_partitionable",
+    "jax_threefry_partitionable", "jax_random_seed_offset",
 )  # fmt: skip
 
 _FUNCTIONS = ("formatter", "override_repr")
@@ -35,7 +36,7 @@ def record_settings(walk: Walk, library: str) -> None:
         place, _ = walk.root(("settings", "jax"), "settings of jax")
         walk.setting(place, _settings_of_jax)
     elif library == "torch":
-        from warmstore.identity.kinds.torch_objects import GLOBAL_HOOKS, modes_text
+        from warmstore.identity.kinds.torch_objects import GLOBAL_HOOKS, modes_text, operator_modes
         from warmstore.identity.kinds.torch_settings import settings_text, text_of_thread
 
         place, _ = walk.root(("settings", "torch"), "settings of torch")
@@ -43,6 +44,13 @@ def record_settings(walk: Walk, library: str) -> None:
         walk.setting_of_thread(place + ".<thread>", text_of_thread)
         if walk.settings.modes:
             walk.setting_of_thread(place + ".<modes>", modes_text)
+            walk.watch_cell(lambda: str([*map(id, operator_modes())]))  # the walk below keeps those that count alive
+            for at, mode in enumerate(operator_modes()):
+                if origin_of_class(
+                    type(mode)
+                ).is_program:  # others, such as counters of operators, count by their class
+                    walk.of_thread.add(place + f".<mode {at}>")
+                    walk.whole(place + f".<mode {at}>", mode)
         for holder in GLOBAL_HOOKS:
             walk.watch(holder)
         for at, hook in enumerate([hook for holder in GLOBAL_HOOKS for hook in holder.values()]):

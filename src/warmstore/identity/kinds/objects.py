@@ -65,9 +65,17 @@ def enum_member(walk: Walk, place: Place, value: Any) -> None:
 
 
 def native_library(walk: Walk, place: Place, value: Any) -> None:
-    """Record a library that ctypes has loaded, by the content of its file."""
+    """Record a library that ctypes has loaded, by the content of its file, and the types that the program has given to
+    its functions."""
     found = stat_of(str(value._name))
     walk.fact(place, f"library {value._name if found is None else content_of(str(value._name), found)}")
+    walk.watch(vars(value))
+    for name, function in sorted(vars(value).items()):
+        if isinstance(function, value._FuncPtr):
+            for attribute, default in (("argtypes", None), ("restype", value._FuncPtr._restype_), ("errcheck", None)):
+                walk.watch_cell(partial(getattr, function, attribute))
+                if (given := getattr(function, attribute)) is not default:
+                    walk.whole(place + f".{name}.{attribute}", given)
 
 
 def path(walk: Walk, place: Place, value: Any) -> None:

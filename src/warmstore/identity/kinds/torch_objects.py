@@ -10,19 +10,24 @@ import re
 import sys
 import warnings
 import zipfile
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import xxhash
-from torch import nn
+from torch import nn, overrides
+from torch.autograd import forward_ad
+from torch.utils import _device, _python_dispatch
 
 from warmstore.identity.kinds.registry import Rule, inert
 from warmstore.identity.kinds.training_state import BACKWARD_HOOKS, HOOKS_OF_TENSORS, record_hooks
+from warmstore.identity.object_state import full_name
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
-from warmstore.identity.plain_data import order_text
+from warmstore.identity.plain_data import atom_text, order_text
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import LEFT
 
@@ -67,6 +72,9 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
     if torch.nn.parameter.is_lazy(value):
         walk.cannot_tell(place, "a lazy parameter has no values yet; call the module once before")
         return
+    if walk.settings.tensors == "content" and is_transformed(value):
+        walk.cannot_tell(place, "a tensor within torch.func or forward mode has more than its values: call it outside")
+        return
     if kind not in (torch.Tensor, nn.Parameter, nn.Buffer):
         inner = getattr(value, "__tensor_flatten__", None)
         walk.fact(place, f"object of {walk.cls(kind)}")
@@ -106,6 +114,13 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
     for name, attribute in sorted(vars(value).items()):
         if not name.startswith("_"):
             walk.whole(place + f".{name}", attribute)
+
+
+def is_transformed(value: torch.Tensor) -> bool:
+    """Whether a tensor stands for others within `torch.func`, or has a tangent of forward-mode differentiation."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        return True
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None
 
 
 def _gradient_state(value: torch.Tensor) -> list[Any]:
@@ -265,6 +280,24 @@ def _script(walk: Walk, place: Place, value: Any) -> None:
             walk.weight(place + f".{name}", tensor)
         for child in value.modules():
             walk.watch_cell(partial(getattr, child, "training", None))
+            _watch_attributes(walk, child)
+
+
+def _watch_attributes(walk: Walk, module: Any) -> None:
+    """Watch the attributes that a module of `torch.jit` keeps in C++: which tensors, and the content of others."""
+    known = getattr(module, "_concrete_type", None)
+    names = set(() if known is None else known.get_attributes()) - {"training", "_is_full_backward_hook"}
+    bare = type(walk)("", replace(walk.settings, watch=None))  # does not keep what this walk has found
+    for name in names:
+        read = partial(module._c.getattr, name)
+        if isinstance(read(), torch.Tensor | None):
+            walk.watch_cell(read)
+        else:
+            walk.watch_probe(partial(_text_of, bare, read))
+
+
+def _text_of(walk: Walk, read: Callable[[], Any]) -> str:
+    return atom_text(value := read()) or walk.apart(value)
 
 
 def _saved_text(data: bytes) -> str:
@@ -345,10 +378,22 @@ def autocast_modes(device: torch.device | None = None) -> list[str]:
 
 
 def modes_text() -> str:
-    """The modes of the current thread that decide the results of operators: gradients, inference and autocast."""
+    """The modes of the current thread that decide the results of operators: gradients, inference, autocast, and the
+    classes of those that replace operators."""
     autocast = [f"autocast {mode}" for mode in autocast_modes()]
     modes = ["grad"] * torch.is_grad_enabled() + ["inference"] * torch.is_inference_mode_enabled()
-    return " ".join([*modes, *autocast])
+    return " ".join([*modes, *autocast, *(full_name(type(mode)) for mode in operator_modes())])
+
+
+def operator_modes() -> list[Any]:
+    """The modes of the program and of libraries in the current thread that replace operators, the outermost first.
+
+    `with torch.device(...)` is none of them: it counts as the default device.
+    """
+    if not (torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()):
+        return []
+    stack = *overrides._get_current_function_mode_stack(), *_python_dispatch._get_current_dispatch_mode_stack()
+    return [mode for mode in stack if not isinstance(mode, _device.DeviceContext)]
 
 
 def draws(name: str) -> bool:

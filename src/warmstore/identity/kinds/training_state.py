@@ -28,6 +28,9 @@ from warmstore.identity.walk import Walk
 BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 """Hooks of the backward pass of a module."""
 
+_OF_EVERY_MODULE = (nn.modules.module._global_backward_pre_hooks, nn.modules.module._global_backward_hooks)
+"""Hooks of the backward pass of every module."""
+
 HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _HOOKS_OF_STATES = (
     "_state_dict_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
@@ -78,6 +81,12 @@ def record_training_state(walk: Walk) -> bool:
             if walk.is_new(module, holders, place):
                 _record_module(walk, place, vars(module), holders)
                 has_more = True
+    for at, holder in enumerate(_OF_EVERY_MODULE if is_backward else ()):
+        place = walk.root(("settings", "torch"), "settings of torch")[0] + f".<backward hooks {at}>"
+        if walk.is_new(holder, BACKWARD_HOOKS, place):
+            walk.watch_code(holder)
+            walk.items(place, "hooks", holder.values())
+            has_more = True
     return has_more
 
 

@@ -45,6 +45,7 @@ MODULE_ATTRIBUTES = frozenset(
 _DESCRIPTIONS = ("__annotations__", "__name__", "__qualname__", "__module__")
 _NAMESPACES = frozenset((("argparse", "Namespace"), ("types", "SimpleNamespace")))
 _WHOLE_NAMES = frozenset(("__dict__", "__class__", "__reduce__", "__getstate__", "__slots__", "__weakref__"))
+_DESCRIPTORS = (property, staticmethod, classmethod)
 _STATEFUL = frozenset(
     (list, dict, tuple, set, frozenset, OrderedDict, defaultdict, Counter, deque, random.Random, np.random.Generator,
      np.random.RandomState, np.ndarray)
@@ -101,7 +102,7 @@ def read_setters(walk: Walk, value: Any, place: Place, names: Iterable[str]) -> 
     for name in sorted(names):
         raw = static(kind, name)
         walk.watch_cell(partial(static, kind, name))
-        if isinstance(raw, property):
+        if isinstance(raw, property) and not _is_own_descriptor(raw):
             for verb, function in (("set", raw.fset), ("delete", raw.fdel)):
                 if function is not None:
                     _read_bound(walk, place + f".<{verb} {name}>", function, value, place)
@@ -244,9 +245,9 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
     walk.fact(at + ".<kind>", type(raw).__name__)
     if isinstance(raw, FunctionType):
         walk.whole(at, raw)
-    elif isinstance(raw, staticmethod):
+    elif isinstance(raw, staticmethod) and not _is_own_descriptor(raw):
         walk.whole(at, raw.__func__)
-    elif isinstance(raw, classmethod):
+    elif isinstance(raw, classmethod) and not _is_own_descriptor(raw):
         _read_bound(walk, at, raw.__func__, cls, place)
     elif atom_text(raw) is None and hasattr(type(raw), "__get__"):
         walk.whole(at, raw)
@@ -271,6 +272,12 @@ def _is_narrow(walk: Walk, kind: type) -> bool:
     )
 
 
+def _is_own_descriptor(raw: Any) -> bool:
+    """Whether a property, static method or class method is of a class of the program, which may define `__get__`."""
+    kind = type(raw)
+    return issubclass(kind, _DESCRIPTORS) and kind not in _DESCRIPTORS and origin_of_class(kind).is_program
+
+
 def _read_object(walk: Walk, value: Any, place: Place, name: str, rest: Chain) -> None:
     """Record one attribute of an object."""
     kind = type(value)
@@ -291,6 +298,9 @@ def _read_object(walk: Walk, value: Any, place: Place, name: str, rest: Chain) -
     at = place + f".{name}"
     if raw is not None:
         walk.fact(at + ".<kind>", type(raw).__name__)  # a property and a method may have the same body
+    if _is_own_descriptor(raw):
+        walk.whole(place, value)
+        return
     if isinstance(raw, property):
         if raw.fget is not None:
             _read_bound(walk, at, raw.fget, value, place)

@@ -9,6 +9,7 @@ import abc
 import enum
 import re
 import sys
+from collections.abc import Callable
 from functools import partial
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
@@ -78,6 +79,7 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     if not origin.is_program:
         walk.fact(place, f"class {full_name(cls)}")
         _read_patches(walk, place, cls)
+        _read_registered(walk, place, cls, lambda each: origin_of_class(each).is_program)
         return
     bases = ", ".join(walk.cls(base) for base in cls.__bases__)
     metaclass = f" of {walk.cls(type(cls))}" if type(cls) is not type else ""
@@ -87,11 +89,7 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     module = sys.modules.get(str(cls.__module__))
     if isinstance(module, ModuleType) and is_extension(module):
         walk.fact(place + ".<module>", walk.module(module))  # the code of its methods is out of reach
-    if isinstance(cls, abc.ABCMeta):
-        walk.watch_probe(lambda: list(map(id, _registered(cls))))
-        if registered := _registered(cls):
-            # The set has another order in each process, and the walk numbers modules as it meets them.
-            walk.fact(place + " registered", ", ".join(map(walk.cls, sorted(registered, key=full_name))))
+    _read_registered(walk, place, cls, lambda each: True)
     walk.described.append((place, cls))
     walk.watch_code(vars(cls))
     walk.watch_cell(partial(getattr, cls, "__bases__"))
@@ -108,6 +106,15 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
         if is_enum and ((name in _OF_ENUMS and not _is_of_program(value)) or name in members):
             continue
         walk.whole(place + f".{name}", value)
+
+
+def _read_registered(walk: Walk, place: Place, cls: type, counts: Callable[[type], bool]) -> None:
+    """Record the virtual subclasses of an abstract class that count."""
+    if isinstance(cls, abc.ABCMeta):
+        walk.watch_probe(lambda: list(map(id, _registered(cls))))
+        if registered := list(filter(counts, _registered(cls))):
+            # The set has another order in each process, and the walk numbers modules as it meets them.
+            walk.fact(place + " registered", ", ".join(map(walk.cls, sorted(registered, key=full_name))))
 
 
 def _registered(cls: abc.ABCMeta) -> list[type]:
@@ -142,7 +149,8 @@ def _is_of_program(value: Any) -> bool:
 
 
 def _read_patches(walk: Walk, place: Place, cls: type) -> None:
-    """Record methods that the program has put into an installed class or one of its bases."""
+    """Record methods that the program has put into an installed class or one of its bases, and the settings in these
+    whose names followed code uses."""
     for base in cls.__mro__:
         if not is_heap_type(base) or origin_of_class(base).is_program:
             continue
@@ -151,8 +159,15 @@ def _read_patches(walk: Walk, place: Place, cls: type) -> None:
             if isinstance(value, FunctionType) or isinstance(getattr(value, "__func__", None), FunctionType):
                 if _is_of_program(value) and not _is_generated(value):
                     walk.whole(place + f".{name}", value)
+            elif not name.startswith("__") and atom_text(value) is not None:
+                walk.if_named((name,), place, partial(_read_setting, walk, base, name, value))
             elif isinstance(value, property) and _is_of_program(value.fget) and not _is_generated(value.fget):
                 walk.whole(place + f".{name}", value)
+
+
+def _read_setting(walk: Walk, cls: type, name: str, value: Any) -> None:
+    named, module = walk.name_of(cls)
+    walk.whole(walk.root(("attribute", id(cls), name), f"{named}.{name}", module, cls)[0], value)
 
 
 def _is_generated(value: Any) -> bool:

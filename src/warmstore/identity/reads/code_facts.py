@@ -52,6 +52,9 @@ _WRITERS = frozenset(
 _WRITING_MODES = frozenset(("w", "wb", "wt", "a", "ab", "at"))
 """Modes in which `open` does the same."""
 
+_DECIMAL = 2000
+"""Bits of constants that are written in decimal digits, of which Python takes 640 at least."""
+
 _TAKE_TEXTS = _QUERIES | _WRITERS | {"open"}
 
 
@@ -292,8 +295,8 @@ _COUNTED = {"CALL": 1, "CALL_KW": 2, "BUILD_STRING": 0, "BUILD_LIST": 0, "BUILD_
 
 
 def _is_looked_up(found: list[Instruction], at: int) -> bool:
-    """Whether the value that instruction `at` loads is itself what a subscript or call takes, and no part of a computed
-    name. No where code jumps in between."""
+    """Whether the value that instruction `at` loads is itself the key of a subscript, or the first argument of a call,
+    of what was loaded before it; and no part of a computed name. No where code jumps in between."""
     depth = 1
     for position in range(at + 1, len(found)):
         name, argument = found[position]
@@ -304,7 +307,8 @@ def _is_looked_up(found: list[Instruction], at: int) -> bool:
             before, names = found[position - 1]  # perhaps the names of keyword arguments
             count = len(names) if isinstance(names, tuple) and "KW" in name + before else 0
             is_subscript = name.endswith("_SUBSCR") or (name == "BINARY_OP" and argument == _SUBSCRIPT)
-            return is_subscript or (name in ("CALL", "CALL_KW") and isinstance(argument, int) and argument > count)
+            is_call = name in ("CALL", "CALL_KW") and isinstance(argument, int) and argument > count
+            return taken == depth + 1 and (is_subscript or is_call)
         if taken < 0:
             return False
         depth += put - taken
@@ -369,4 +373,4 @@ def constant_text(value: object) -> str:
         return f"({', '.join(map(constant_text, value))},)"
     if isinstance(value, frozenset):
         return f"frozenset({sorted(map(constant_text, value))})"
-    return repr(value)
+    return hex(value) if type(value) is int and value.bit_length() > _DECIMAL else repr(value)

@@ -12,11 +12,11 @@ from typing import Any
 
 from warmstore.identity.origin import origin_of_function
 from warmstore.identity.places import Place
-from warmstore.identity.plain_data import atom_text
 from warmstore.identity.reads.attributes import (
     MODULE_ATTRIBUTES,
     place_in_module,
     read,
+    read_all,
     read_file_of_code,
     read_setters,
 )
@@ -24,6 +24,9 @@ from warmstore.identity.reads.code_facts import WHOLE, CodeFacts
 from warmstore.identity.reads.modules import read_by_constant_name, read_computed_imports
 from warmstore.identity.reads.refusals import REFUSED_BUILTINS, reflection_reason, refusal_of
 from warmstore.identity.walk import Walk
+
+_OF_PYTHON = frozenset(("__debug__", "__spec__", "__loader__"))
+"""Builtins that are no functions and classes, and are the same in each run of one Python."""
 
 
 def read_global(walk: Walk, place: Place, function: FunctionType, name: str, facts: CodeFacts) -> None:
@@ -65,7 +68,7 @@ def _module_of(globals_: dict[str, Any]) -> ModuleType | None:
 
 
 def _read_builtin(walk: Walk, place: Place, function: FunctionType, name: str, value: Any, facts: CodeFacts) -> None:
-    """Record a builtin that the program has replaced. Refuse a builtin whose effects cannot be read."""
+    """Record a builtin that the program has replaced or added. Refuse one whose effects cannot be read."""
     at, _ = walk.root(("builtin", name), name)
     if name == "globals":
         globals_ = function.__globals__
@@ -81,5 +84,5 @@ def _read_builtin(walk: Walk, place: Place, function: FunctionType, name: str, v
         walk.whole(at, value)
     elif callable(value) and getattr(value, "__name__", name) != name:
         walk.fact(at, f"builtin {value.__name__}")
-    elif not callable(value) and atom_text(value) is not None and name != "__debug__":
-        walk.fact(at, str(atom_text(value)))
+    elif not callable(value) and name not in _OF_PYTHON:
+        read_all(walk, value, at, facts.globals.get(name, (WHOLE,)))

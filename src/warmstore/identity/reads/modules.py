@@ -166,7 +166,8 @@ def _item_text(mapping: Mapping[str, Any], key: str) -> str:
 
 
 def read_look_up(walk: Walk, place: Place, target: Any, constants: Collection[Any]) -> bool:
-    """Record what `os.getenv` and its like return for constant names; None is a computed one.
+    """Record what `os.getenv` and its like return for constant names, and the files that this names; None is a computed
+    name.
 
     Returns whether the target looks up anything in the environment or the import system.
     """
@@ -181,6 +182,7 @@ def read_look_up(walk: Walk, place: Place, target: Any, constants: Collection[An
         else:
             at, _ = walk.root(("environment", constant), f"environment variable {constant}")
             walk.setting(at, partial(_variable_text, constant))
+            walk.file(at, os.environ.get(constant, ""))
     return True
 
 
