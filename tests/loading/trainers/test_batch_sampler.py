@@ -278,6 +278,22 @@ def test_a_loaders_parts_give_its_batches_in_torchs_loader(store: ws.RecordStore
     assert loader.dataset[3]["number"] == 3
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loaders_parts_have_bytes_where_workers_send_them(store: ws.RecordStore, workers: int) -> None:
+    """A memoryview cannot be sent, and the program waited for ever."""
+    loader = ws.Loader(store, 4, fields=["number", "jpeg"])
+    parts = DataLoader(
+        loader.dataset,  # type: ignore[arg-type]
+        batch_sampler=loader.batch_sampler,
+        collate_fn=loader.collate_fn,
+        num_workers=workers,
+        timeout=60 * workers,
+    )
+    for got, wanted in zip(parts, loader, strict=True):
+        assert got["jpeg"] == wanted["jpeg"]
+        assert {type(value) for value in got["jpeg"]} == {bytes if workers else memoryview}
+
+
 def test_the_sampler_drops_what_does_not_fill_a_batch() -> None:
     sampler = ws.BatchSampler(23, 4, uneven="drop", rank=0, world_size=2)
     assert len(sampler) == len(list(sampler)) == 2
