@@ -305,6 +305,15 @@ def test_collate_takes_lists_of_samples_too() -> None:
     assert batch["name"] == ["a", "b"]
 
 
+def test_batches_of_lists_of_samples_do_not_change_the_data_set() -> None:
+    samples = [{"x": np.ones(length), "y": torch.ones(length)} for length in (1, 2)]
+    (batch,) = DataLoader(samples, 2, collate_fn=ws.collate)  # type: ignore[arg-type]
+    for name, column in batch.items():
+        for value, sample in zip(column, samples, strict=True):
+            value += 1
+            assert sample[name].tolist() == [1.0] * len(value)
+
+
 @pytest.mark.parametrize(("size", "message"), [(0, "batch_size"), (True, "batch_size")])
 def test_options_that_cannot_be(size: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):

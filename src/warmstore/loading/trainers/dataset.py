@@ -13,6 +13,7 @@ from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.sequence import SequenceSource
 from warmstore.loading.values.ownership import without_views
 from warmstore.records.sample_batch import SampleBatch
+from warmstore.tree.columns import map_columns
 
 _to_torch = ToTorch()
 
@@ -77,8 +78,15 @@ def collate(samples: Any) -> Any:
         Bytes fields are bytes instead of memoryviews, which a worker process cannot send.
     """
     if not isinstance(samples, SampleBatch):
-        return _to_torch.send(without_views(collating.stack(samples)))
+        return _to_torch.send(map_columns(_of_batch, without_views(collating.stack(samples))))
     batch, valid = samples.batch, getattr(samples.positions, "valid", None)
     if valid is not None and isinstance(batch, dict):
         batch = marked(batch, valid)
     return _to_torch.send(without_views(batch))
+
+
+def _of_batch(column: Any) -> Any:
+    """A column whose arrays are the batch's own: a tensor over an array of a data set would change it."""
+    if not isinstance(column, list):
+        return column
+    return [value.copy() if isinstance(value, np.ndarray) else value for value in column]
