@@ -20,6 +20,10 @@ class SampleBatch:
     class may describe the batch further.
     """
 
+    def __new__(cls, batch: Any, *rest: Any) -> Any:
+        """A list of the samples `batch` if that is all: trainers make a list anew by the type of the old one."""
+        return super().__new__(cls) if rest else list(batch)
+
     def __init__(self, batch: Any, count: int, positions: Any = None) -> None:
         self.batch = batch
         self.positions = positions
@@ -28,8 +32,20 @@ class SampleBatch:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, at: int) -> Any:
-        return _sample(self.batch, range(self._count)[at])
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """A list, to `isinstance`: collators, such as those of Hugging Face, and trainers look for one."""
+        return list
+
+    def __reduce__(self) -> Any:
+        return SampleBatch, (self.batch, self._count, self.positions)
+
+    def __identity__(self) -> Any:
+        return self.batch, self._count, self.positions
+
+    def __getitem__(self, at: int | slice) -> Any:
+        places = range(self._count)[at]
+        return [self[place] for place in places] if isinstance(places, range) else _sample(self.batch, places)
 
     def __iter__(self) -> Iterator[Any]:
         return (_sample(self.batch, at) for at in range(self._count))
