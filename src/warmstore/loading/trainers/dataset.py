@@ -12,6 +12,7 @@ from warmstore.loading.source import Source
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.sequence import SequenceSource
 from warmstore.loading.values.ownership import without_views
+from warmstore.records.read.index_arguments import as_positions
 from warmstore.records.sample_batch import SampleBatch
 from warmstore.tree.columns import map_columns
 
@@ -60,8 +61,12 @@ class Dataset:
         return self.source.sample(position)
 
     def __getitems__(self, positions: Any) -> SampleBatch:
-        """Many samples, which `ws.collate` turns into a batch at no cost."""
-        at = np.asarray(positions, np.int64)
+        """Many samples, which `ws.collate` turns into a batch at no cost; negative positions count from the end.
+
+        Raises:
+            PositionError: a position outside.
+        """
+        at = as_positions(positions, len(self))
         self.source.begin_pass(getattr(positions, "began", 0))
         batch = self.source.read_in(getattr(positions, "epoch", 0), at)
         return SampleBatch(batch if self._collation.does_nothing else self._collation(batch), len(at), positions)

@@ -17,6 +17,7 @@ from warmstore.loading.samplers.sampler import Sampler
 from warmstore.loading.steps.cursor import EpochCursor
 from warmstore.loading.steps.shard import RankStep
 from warmstore.loading.values.ownership import without_views
+from warmstore.records.read.index_arguments import as_positions
 from warmstore.records.sample_batch import SampleBatch
 
 
@@ -58,7 +59,7 @@ class LoaderDataset:
 
     def __getitems__(self, positions: Any) -> SampleBatch:
         """The batch at some positions."""
-        at = np.asarray(positions, np.int64)
+        at = as_positions(positions, len(self))
         if isinstance(positions, BatchPositions):
             task = Task(positions.epoch, positions.step, at, positions.began)
             return SampleBatch(self._build(task).batch, len(at))
