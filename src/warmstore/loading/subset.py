@@ -9,8 +9,7 @@ from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.source import Source
 from warmstore.loading.sources.combined.mixture import MixtureSource
 from warmstore.loading.sources.combined.subset import Selection, SubsetSource, positions_of
-from warmstore.loading.sources.iterable import IterableSource
-from warmstore.loading.sources.resolve import source_of
+from warmstore.loading.sources.resolve import source_with_positions
 from warmstore.records.read.index_arguments import as_positions
 from warmstore.records.sample_batch import SampleBatch
 
@@ -82,11 +81,7 @@ def resolve(source: Any) -> Source:
     Raises:
         BadSource: a `Mixture`, or no source.
     """
-    resolved = source_of(source)
-    if isinstance(resolved, IterableSource):
-        raise BadSource(
-            f"a {type(source).__name__} is an iterable and has no positions; convert it to a list or a store"
-        )
+    resolved = source_with_positions(source)
     if isinstance(resolved, MixtureSource):
         raise BadSource("a Mixture has an order of its own: make subsets of its sources, and mix those")
     return resolved

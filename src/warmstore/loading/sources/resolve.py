@@ -80,6 +80,22 @@ def source_of(
     return source
 
 
+def source_with_positions(
+    value: Any, fields: Sequence[str] | None = None, collation: Collation | None = None, *, copy: bool = True
+) -> Source:
+    """The source for a `source` argument of what reads by position; see `source_of`.
+
+    Raises:
+        BadSource: an iterable, too.
+    """
+    source = source_of(value, fields, collation, copy=copy)
+    if isinstance(source, IterableSource):
+        raise BadSource(
+            f"a {type(value).__name__} is an iterable and has no positions; convert it to a list or a store"
+        )
+    return source
+
+
 class _Resolver:
     """Resolves nested values with the same options. reads_fields: whether one of them has fields to choose."""
 

@@ -9,7 +9,7 @@ from warmstore.loading import collate as collating
 from warmstore.loading.prefetch.batch_builder import marked
 from warmstore.loading.prefetch.device_transfer import ToTorch
 from warmstore.loading.source import Source
-from warmstore.loading.sources.resolve import source_of
+from warmstore.loading.sources.resolve import source_with_positions
 from warmstore.loading.sources.sequence import SequenceSource
 from warmstore.loading.values.ownership import without_views
 from warmstore.records.read.index_arguments import as_positions
@@ -32,14 +32,14 @@ class Dataset:
         copy: samples own writable memory. False returns views of the source where that costs less.
 
     Raises:
-        BadSource: no source, or sources of different lengths.
+        BadSource: no source, an iterable without positions, or sources of different lengths.
     """
 
     def __init__(
         self, source: Any, *, fields: Sequence[str] | None = None, collate: Any = "list", copy: bool = True
     ) -> None:
         self._collation = collating.Collation.of(collate)
-        self.source = source_of(source, fields, self._collation, copy=copy)
+        self.source = source_with_positions(source, fields, self._collation, copy=copy)
 
     def __len__(self) -> int:
         return len(self.source)
