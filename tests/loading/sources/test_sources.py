@@ -316,6 +316,24 @@ def test_text_of_hugging_face_data_sets() -> None:
     assert [len(row) for row in loaded[0]["ragged"]] == [0, 1, 2, 3]
 
 
+def test_empty_lists_of_hugging_face_data_sets() -> None:
+    """Lists of text, of dicts and of lists, as the tags of a sample that has none."""
+    datasets = pytest.importorskip("datasets")
+    columns = {
+        "tags": [["a", "b"], [], ["c"]],
+        "boxes": [[], [{"x": 1}], []],
+        "deep": [[[1, 2], [3]], [], [[]]],
+        "gap": [None, [], ["a"]],
+    }
+    data = datasets.Dataset.from_dict(columns)
+    (batch,) = ws.Loader(data, 3)
+    assert {name: batch[name] for name in ("tags", "boxes", "gap")} == {
+        name: columns[name] for name in ("tags", "boxes", "gap")
+    }
+    assert [[list(part) for part in row] for row in batch["deep"]] == columns["deep"]
+    assert [one["tags"] for one in ws.Loader(data, 1)] == [[row] for row in columns["tags"]]
+
+
 def test_arrays_of_hugging_face_data_sets_are_writable() -> None:
     datasets = pytest.importorskip("datasets")
     data = datasets.Dataset.from_dict(
