@@ -5,6 +5,7 @@ already; splitting and collating it again would cost a hundred times the gather.
 to any collate function, and `warmstore.collate` returns the batch in it.
 """
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,7 +39,7 @@ class SampleBatch:
         return list
 
     def __reduce__(self) -> Any:
-        return SampleBatch, (self.batch, self._count, self.positions)
+        return SampleBatch, (without_views(self.batch), self._count, self.positions)
 
     def __identity__(self) -> Any:
         return self.batch, self._count, self.positions
@@ -65,4 +66,22 @@ def _value(column: Any, at: int) -> Any:
     if isinstance(column, np.ma.MaskedArray):
         mask = np.ma.getmaskarray(value)
         return None if mask.size and mask.all() else value  # a mask without elements says nothing
-    return value
+    return bytes(value) if isinstance(value, memoryview) and in_torch_worker() else value
+
+
+def in_torch_worker() -> bool:
+    """Whether this process is a worker of torch's DataLoader, which cannot send memoryviews: only the thread that feeds
+    its queue would print that, and the program would wait for ever."""
+    torch_data = sys.modules.get("torch.utils.data")
+    return torch_data is not None and torch_data.get_worker_info() is not None
+
+
+def without_views(batch: Any) -> Any:
+    """A batch with bytes instead of memoryviews, which cannot be sent to another process."""
+
+    def without_views_of(column: Any) -> Any:
+        if not isinstance(column, list):
+            return column
+        return [bytes(value) if isinstance(value, memoryview) else value for value in column]
+
+    return map_columns(without_views_of, batch)

@@ -294,6 +294,24 @@ def test_a_loaders_parts_have_bytes_where_workers_send_them(store: ws.RecordStor
         assert {type(value) for value in got["jpeg"]} == {bytes if workers else memoryview}
 
 
+def kept(samples: Any) -> Any:
+    return samples
+
+
+def by_name(samples: Any) -> Any:
+    return [{"jpeg": sample["jpeg"]} for sample in samples]
+
+
+@pytest.mark.parametrize("collate", [kept, by_name, list])
+def test_any_collate_function_gets_bytes_where_workers_send_them(store: ws.RecordStore, collate: Any) -> None:
+    """A memoryview that it keeps cannot be sent, and the program waited for ever."""
+    for data in (store, store[["jpeg"]], ws.Dataset(store)):
+        loader = DataLoader(data, 4, collate_fn=collate, num_workers=1, timeout=60)  # type: ignore[arg-type]
+        for batch, first in zip(loader, range(0, 23, 4), strict=True):
+            assert [sample["jpeg"] for sample in batch] == [store[first + at]["jpeg"] for at in range(len(batch))]
+            assert {type(sample["jpeg"]) for sample in batch} == {bytes}
+
+
 def test_the_sampler_drops_what_does_not_fill_a_batch() -> None:
     sampler = ws.BatchSampler(23, 4, uneven="drop", rank=0, world_size=2)
     assert len(sampler) == len(list(sampler)) == 2

@@ -11,9 +11,8 @@ from warmstore.loading.prefetch.device_transfer import ToTorch
 from warmstore.loading.source import Source
 from warmstore.loading.sources.resolve import source_with_positions
 from warmstore.loading.sources.sequence import SequenceSource
-from warmstore.loading.values.ownership import without_views
 from warmstore.records.read.index_arguments import as_positions
-from warmstore.records.sample_batch import SampleBatch
+from warmstore.records.sample_batch import SampleBatch, without_views
 from warmstore.tree.columns import map_columns
 
 _to_torch = ToTorch()

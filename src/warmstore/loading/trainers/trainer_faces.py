@@ -4,7 +4,6 @@ To resume in the middle of an epoch, a trainer rebuilds torch's DataLoader from 
 `collate_fn`. The lists of positions have an epoch and a step, so that its batches equal those of the loader.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from hashlib import blake2b
@@ -16,9 +15,8 @@ from warmstore.loading.prefetch.batch_builder import BatchBuilder, Task
 from warmstore.loading.samplers.sampler import Sampler
 from warmstore.loading.steps.cursor import EpochCursor
 from warmstore.loading.steps.shard import RankStep
-from warmstore.loading.values.ownership import without_views
 from warmstore.records.read.index_arguments import as_positions
-from warmstore.records.sample_batch import SampleBatch
+from warmstore.records.sample_batch import SampleBatch, in_torch_worker, without_views
 
 
 class BatchPositions(list[int]):
@@ -70,10 +68,8 @@ class LoaderDataset:
 
 
 def sendable(batch: Any) -> Any:
-    """A batch as it is; in a worker of torch's DataLoader with bytes instead of memoryviews, which cannot be sent: only
-    the thread that feeds the queue would print that, and the program would wait for ever."""
-    torch_data = sys.modules.get("torch.utils.data")
-    return batch if torch_data is None or torch_data.get_worker_info() is None else without_views(batch)
+    """A batch as it is; in a worker of torch's DataLoader without memoryviews."""
+    return without_views(batch) if in_torch_worker() else batch
 
 
 @final

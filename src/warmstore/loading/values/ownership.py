@@ -167,14 +167,3 @@ def _is_immutable(kind: type) -> bool:
         return not issubclass(kind, np.void | np.object_)  # np.void is a view of a record
     # Attributes of subclasses of str and the like are taken as constant.
     return issubclass(kind, PurePath | enum.Enum | str | bytes | int | float)
-
-
-def without_views(batch: Any) -> Any:
-    """A batch with bytes instead of memoryviews, which cannot be sent to another process."""
-
-    def without_views_of(column: Any) -> Any:
-        if not isinstance(column, list):
-            return column
-        return [bytes(value) if isinstance(value, memoryview) else value for value in column]
-
-    return map_columns(without_views_of, batch)
