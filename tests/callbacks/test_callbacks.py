@@ -306,11 +306,21 @@ def test_lightning_counts_steps_of_the_optimizer(module: Any, tmp_path: Path) ->
     trainer = SimpleNamespace(global_step=0, callback_metrics={}, loggers=[Logs()])
     callback = LightningCallback(module, every_n_steps=2)
     callback.on_fit_start(trainer, None)
+    callback.on_train_start(trainer, None)
     for batch in range(1, 21):  # four batches a step
         look_up(module)
         trainer.global_step = batch // 4
         callback.on_train_batch_end(trainer, None)
     assert Logs.steps == [2, 4]
+    trainer.global_step = 0
+    callback.on_fit_start(trainer, None)
+    trainer.global_step = 8  # a checkpoint is loaded
+    callback.on_train_start(trainer, None)
+    for step in (9, 10, 11):
+        look_up(module)
+        trainer.global_step = step
+        callback.on_train_batch_end(trainer, None)
+    assert Logs.steps == [2, 4, 10]
 
 
 @pytest.mark.parametrize("first", thinned(2, [False, True]))

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -216,3 +217,19 @@ def test_masked_arrays_stay_masked() -> None:
     with ws.Pipeline([masked] * 3).loader(batch_size=2, workers=0, uneven="allow") as loader:
         assert [batch.mask.tolist() for batch in loader] == [[[False, True]] * 2, [[False, True]]]
     assert repeated(stack([masked]), 3).mask.tolist() == [[False, True]] * 3
+
+
+def test_masked_elements_stay_masked_where_values_are_padded_or_packed() -> None:
+    """A transform runs after the collation, so it could not fill what had become a number."""
+    column = pa.array([[1, None, 3], [4], [5, 6]])
+    wanted = {"pad": [[1, None, 3], [4, 0, 0], [5, 6, 0]], "packed": [1, None, 3, 4, 5, 6]}
+    for collate, values in [*wanted.items(), (ws.PackRows(4), [[1, None, 3, 4], [5, 6, 0, 0]])]:
+        (batch,) = ws.Loader({"x": pa.table({"x": column})}, 3, collate=collate)
+        assert batch["x"]["x"]["values"].tolist() == values
+        (batch,) = ws.Loader(pa.table({"x": column[1:]}), 3, collate=collate)
+        assert type(batch["x"]["values"]) is np.ndarray
+        with pytest.raises(ws.SchemaMismatch, match=r"x\.values has records without a value"):
+            next(iter(ws.Loader(pa.table({"x": column}), 3, collate=collate, to="torch")))
+    masked = np.ma.MaskedArray([[1, 2], [3, 4]], [[False, True], [False, False]])
+    (batch,) = ws.Loader({"x": masked}, 2, collate={"x": "pad"})
+    assert batch["x"]["values"].tolist() == [[1, None], [3, 4]]

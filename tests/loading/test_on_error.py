@@ -99,6 +99,31 @@ def test_a_function_replaces_or_skips() -> None:
     assert loader.skipped == 1
 
 
+def test_replacements_belong_to_their_batch() -> None:
+    """A program may keep one object for all bad samples, and change the batches that it got."""
+
+    class Varying(Broken):
+        def __getitem__(self, at: int) -> Any:
+            return {"x": super().__getitem__(at)["x"][: at + 1]}
+
+    blank = {"x": np.zeros(4)}
+    for uneven in ("allow", "full"):
+        batches = ws.Loader(Varying(5, {1, 3}), 3, uneven=uneven, on_error=lambda error, position: blank, workers=0)
+        for batch in batches:
+            before = [value.tolist() for value in batch["x"]]
+            for value in batch["x"]:
+                value += 1
+            assert [(value - 1).tolist() for value in batch["x"]] == before
+            assert blank["x"].tolist() == [0] * 4
+    replaced = iter(
+        ws.Loader(Varying(3, {0, 2}), 3, uneven="full", on_error=lambda error, at: None if at else blank, workers=0)
+    )
+    with warns_of_the_first():
+        values = next(replaced)["x"]  # of the samples 0 and 1, and 1 again
+    values[1] += 1
+    assert values[2].tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("made", [{"workers": 0}, {"workers": 2}, {"processes": 2}])
 @pytest.mark.parametrize("bad", [{4, 5, 6, 7}, {8, 9}, {0, 1, 2, 3, 8, 9}])
 def test_a_batch_without_samples_is_left_out(made: Any, bad: set[int]) -> None:

@@ -163,6 +163,16 @@ def test_no_group_is_in_two_parts(groups: list[int], shares: list[float], seed: 
         assert abs(len(part) - n * share) <= largest + 1
 
 
+def test_labels_that_are_masked_are_one_label() -> None:
+    """As those of a field with absent values. They were those beneath, mostly 0."""
+    labels = np.ma.MaskedArray([0, 0, 0, 0, 1, 1], [False, False, True, True, False, False])
+    for seed in range(8):
+        parts = ws.split(range(6), 0.5, seed=seed, stratify=labels)
+        assert [sorted(at // 2 for at in part) for part in positions(parts)] == [[0, 1, 2]] * 2
+        parts = ws.split(range(6), [1 / 3] * 3, seed=seed, groups=labels)
+        assert sorted(positions(parts)) == [[0, 1], [2, 3], [4, 5]]
+
+
 def test_labels_that_are_tensors_count_by_their_numbers() -> None:
     torch = pytest.importorskip("torch")
     numbers = [at // 4 for at in range(40)]

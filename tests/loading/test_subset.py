@@ -64,6 +64,15 @@ def test_positions_and_masks() -> None:
             ws.Subset(array, wrong)
 
 
+def test_what_is_masked_selects_nothing() -> None:
+    """As in a store: a comparison of a field with absent values gives a masked mask, of either value beneath."""
+    labels = np.ma.MaskedArray([1, 2, 0, 1], [False, False, True, False])
+    assert ws.Subset(np.arange(4), labels != 1).positions.tolist() == [1]
+    with pytest.raises(ws.PositionError, match="element 2 of the positions is masked"):
+        ws.Subset(np.arange(4), labels)
+    assert ws.Subset(np.arange(4), labels[[0, 1]]).positions.tolist() == [1, 2]
+
+
 def test_a_subset_of_a_subset() -> None:
     inner = ws.Subset(np.arange(COUNT) * 10, [9, 8, 7])
     outer = ws.Subset(inner, [2, 0])

@@ -31,7 +31,11 @@ class LightningCallback(_lightning.Callback):  # type: ignore[misc, name-defined
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Count from here on."""
-        self._meter, self._step = CacheMeter(self._given), trainer.global_step
+        self._meter = CacheMeter(self._given)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Count steps from that of a checkpoint on, which is loaded after `on_fit_start`."""
+        self._step = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
         """Log at every n-th step of the optimizer, for which several batches may be accumulated."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import SchemaMismatch
-from warmstore.loading.packing import PackRows, pack_rows
+from warmstore.loading.packing import PackRows, pack_rows, padding
 from warmstore.loading.validation import MOST_SAMPLES, integer, set_fields
 from warmstore.records.format.array_interop import is_jax_array, is_tensor, to_numpy
 from warmstore.records.format.value_encoding import Packed
@@ -247,13 +247,14 @@ def _packed(values: list[Any], name: str) -> Packed:
     ndim, dtype = (present[0].ndim, present[0].dtype) if present else (1, np.dtype(np.uint8))
     shapes = np.array([(0,) * ndim if array is None else array.shape for array in arrays], np.int64).reshape(-1, ndim)
     offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(shapes.prod(axis=1))))
-    flat = np.concatenate([array.reshape(-1) for array in present]) if present else np.zeros(0, dtype)
+    join = np.ma.concatenate if any(isinstance(array, np.ma.MaskedArray) for array in present) else np.concatenate
+    flat = join([array.reshape(-1) for array in present]) if present else np.zeros(0, dtype)
     return Packed(flat, offsets, shapes, np.array([array is None for array in arrays]))
 
 
 def _as_array(value: Any, name: str) -> np.ndarray[Any, Any] | None:
-    if value is None:
-        return None
+    if value is None or isinstance(value, np.ma.MaskedArray):
+        return value
     if isinstance(value, str | bytes | bytearray | memoryview):
         return np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)
     try:
@@ -297,6 +298,6 @@ def _pad(
             raise SchemaMismatch(f"a value of {name or 'the batch'} has length {longest:,}, more than {pad.length:,}")
         longest = pad.length
     mask = np.arange(longest) < lengths[:, None]
-    padded = np.full((len(lengths), longest, *values.shape[1:]), pad.value, values.dtype)
+    padded = padding((len(lengths), longest, *values.shape[1:]), pad.value, values)
     padded[mask] = values
     return {"values": padded, "lengths": lengths, "mask": mask}

@@ -45,7 +45,7 @@ from warmstore.loading.steps.shard import Shard, Uneven, find_rank
 from warmstore.loading.steps.step_arguments import batch_size_of, shard_of, steps_of
 from warmstore.loading.steps.stream_steps import StreamSteps
 from warmstore.loading.trainers.drivers import buffered_by_lightning
-from warmstore.loading.trainers.trainer_faces import EpochSampler, LoaderDataset
+from warmstore.loading.trainers.trainer_faces import EpochSampler, LoaderDataset, sendable
 from warmstore.loading.validation import integer, refuse
 from warmstore.records.sample_batch import SampleBatch
 from warmstore.storage.lifecycle import Closeable
@@ -328,7 +328,7 @@ class Loader(Closeable):
     def collate_fn(self, samples: Any) -> Any:
         """The result of `dataset.__getitems__` as a batch of this loader."""
         built = samples.batch if isinstance(samples, SampleBatch) else self._build.finish(samples)
-        return built if self._transfer is None else self._transfer.receive(built)
+        return sendable(built if self._transfer is None else self._transfer.receive(built))
 
     # Iterations
 

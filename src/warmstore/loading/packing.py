@@ -50,6 +50,12 @@ class PackRows:
             set_fields(self, rows=integer("rows of PackRows", self.rows, 1, _MOST_ROWS))
 
 
+def padding(shape: tuple[int, ...], value: Any, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array of padding in which values are set: of their dtype, and a masked one if they are masked."""
+    padded = np.full(shape, value, values.dtype)
+    return np.ma.MaskedArray(padded) if isinstance(values, np.ma.MaskedArray) else padded
+
+
 def pack_rows(values: np.ndarray[Any, Any], offsets: Int64, way: PackRows, name: str) -> dict[str, Any]:
     """Concatenated values as rows.
 
@@ -81,7 +87,7 @@ def pack_rows(values: np.ndarray[Any, Any], offsets: Int64, way: PackRows, name:
     sample = np.repeat(np.arange(len(lengths)), lengths)
     position = np.arange(len(sample)) - offsets[sample]
     places = (row * length + begin)[sample] + position
-    packed = np.full((rows * length, *values.shape[1:]), way.pad, values.dtype)
+    packed = padding((rows * length, *values.shape[1:]), way.pad, values)
     packed[places] = values
     return {
         "values": packed.reshape(rows, length, *values.shape[1:]),

@@ -149,8 +149,10 @@ def _rank(n: int, seed: int, shuffle: bool) -> Int64:
 
 
 def _codes(name: str, labels: Any, n: int) -> Int64:
-    """Labels as numbers from 0 on, int64 [n]."""
+    """Labels as numbers from 0 on, int64 [n]. All that are masked are None, one label."""
     values = to_numpy(labels) if is_tensor(labels) else labels
+    if np.ma.is_masked(values):
+        values = values.tolist()
     if isinstance(values, list | tuple):  # tensors of equal numbers are different keys of a dict
         values = [to_numpy(value)[()] if is_tensor(value) or is_jax_array(value) else value for value in values]
     if isinstance(values, list | tuple) and not all(isinstance(value, int | float | np.number) for value in values):

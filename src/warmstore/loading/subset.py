@@ -4,15 +4,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, final
 
-import numpy as np
-
 from warmstore.errors import BadSource
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.source import Source
 from warmstore.loading.sources.combined.mixture import MixtureSource
 from warmstore.loading.sources.combined.subset import Selection, SubsetSource, positions_of
-from warmstore.loading.sources.iterable import IterableSource
-from warmstore.loading.sources.resolve import source_of
+from warmstore.loading.sources.resolve import source_with_positions
+from warmstore.records.read.index_arguments import as_positions
 from warmstore.records.sample_batch import SampleBatch
 
 
@@ -53,8 +51,12 @@ class Subset:
         return self._source.sample(position)
 
     def __getitems__(self, positions: Any) -> SampleBatch:
-        """Many samples, which `ws.collate` turns into a batch at no cost."""
-        at = np.asarray(positions, np.int64)
+        """Many samples, which `ws.collate` turns into a batch at no cost; negative positions count from the end.
+
+        Raises:
+            PositionError: a position outside.
+        """
+        at = as_positions(positions, len(self))
         self._source.begin_pass(getattr(positions, "began", 0))
         return SampleBatch(self._source.read_in(getattr(positions, "epoch", 0), at), len(at), positions)
 
@@ -79,11 +81,7 @@ def resolve(source: Any) -> Source:
     Raises:
         BadSource: a `Mixture`, or no source.
     """
-    resolved = source_of(source)
-    if isinstance(resolved, IterableSource):
-        raise BadSource(
-            f"a {type(source).__name__} is an iterable and has no positions; convert it to a list or a store"
-        )
+    resolved = source_with_positions(source)
     if isinstance(resolved, MixtureSource):
         raise BadSource("a Mixture has an order of its own: make subsets of its sources, and mix those")
     return resolved

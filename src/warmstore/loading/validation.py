@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+
 MOST_SAMPLES = 2**62  # of a source, and places of an epoch: the sum of two fits an int64
 
 
@@ -40,6 +42,13 @@ def position(index: Any, count: int) -> int:
     if not -count <= at < count:
         raise IndexError(f"there are {count:,} samples; got the index {at}")
     return at % count
+
+
+def check_whole(name: str, numbers: Any) -> None:
+    """Raise ValueError if an element of a masked array is masked: what is beneath is arbitrary, mostly 0."""
+    if np.ma.is_masked(numbers):
+        first = int(np.flatnonzero(np.ma.getmaskarray(numbers))[0])
+        raise ValueError(f"{name} {first:,} is masked, and every sample needs one: fill it in, with .filled(...)")
 
 
 def set_fields(instance: Any, **values: Any) -> None:

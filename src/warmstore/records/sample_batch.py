@@ -5,6 +5,7 @@ already; splitting and collating it again would cost a hundred times the gather.
 to any collate function, and `warmstore.collate` returns the batch in it.
 """
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,10 @@ class SampleBatch:
     class may describe the batch further.
     """
 
+    def __new__(cls, batch: Any, *rest: Any) -> Any:
+        """A list of the samples `batch` if that is all: trainers make a list anew by the type of the old one."""
+        return super().__new__(cls) if rest else list(batch)
+
     def __init__(self, batch: Any, count: int, positions: Any = None) -> None:
         self.batch = batch
         self.positions = positions
@@ -28,8 +33,20 @@ class SampleBatch:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, at: int) -> Any:
-        return _sample(self.batch, range(self._count)[at])
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """A list, to `isinstance`: collators, such as those of Hugging Face, and trainers look for one."""
+        return list
+
+    def __reduce__(self) -> Any:
+        return SampleBatch, (without_views(self.batch), self._count, self.positions)
+
+    def __identity__(self) -> Any:
+        return self.batch, self._count, self.positions
+
+    def __getitem__(self, at: int | slice) -> Any:
+        places = range(self._count)[at]
+        return [self[place] for place in places] if isinstance(places, range) else _sample(self.batch, places)
 
     def __iter__(self) -> Iterator[Any]:
         return (_sample(self.batch, at) for at in range(self._count))
@@ -49,4 +66,22 @@ def _value(column: Any, at: int) -> Any:
     if isinstance(column, np.ma.MaskedArray):
         mask = np.ma.getmaskarray(value)
         return None if mask.size and mask.all() else value  # a mask without elements says nothing
-    return value
+    return bytes(value) if isinstance(value, memoryview) and in_torch_worker() else value
+
+
+def in_torch_worker() -> bool:
+    """Whether this process is a worker of torch's DataLoader, which cannot send memoryviews: only the thread that feeds
+    its queue would print that, and the program would wait for ever."""
+    torch_data = sys.modules.get("torch.utils.data")
+    return torch_data is not None and torch_data.get_worker_info() is not None
+
+
+def without_views(batch: Any) -> Any:
+    """A batch with bytes instead of memoryviews, which cannot be sent to another process."""
+
+    def without_views_of(column: Any) -> Any:
+        if not isinstance(column, list):
+            return column
+        return [bytes(value) if isinstance(value, memoryview) else value for value in column]
+
+    return map_columns(without_views_of, batch)

@@ -106,6 +106,18 @@ def test_a_forked_child_keeps_its_batch(loader: ws.Loader) -> None:
     os.close(go)
 
 
+def test_forks_while_a_batch_is_held_leak_nothing(loader: ws.Loader) -> None:
+    """As those of the workers of an evaluation after every epoch: the last batch is still in a variable."""
+    for _ in range(3):
+        for step, batch in enumerate(loader):
+            child = os.fork()
+            if not child:
+                os._exit(0 if is_right(batch, step) else 3)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    del batch
+    assert segments() <= 6 * MOST
+
+
 def test_a_worker_does_not_reuse_what_it_refers_to() -> None:
     """A transform may keep the arrays that it has returned."""
     own = WorkerSegments()

@@ -46,3 +46,10 @@ def test_they_are_no_longer_the_users() -> None:
 def test_refuses(given: Any, message: str) -> None:
     with pytest.raises(ValueError, match=rf"lengths must be .*{message}"):
         lengths_of(given)
+
+
+def test_lengths_that_are_masked_are_refused() -> None:
+    masked = np.ma.MaskedArray([1, 0, 2], [False, True, False])
+    with pytest.raises(ValueError, match="length 1 is masked, and every sample needs one"):
+        lengths_of(masked)
+    assert lengths_of(masked[[0, 2]]).tolist() == [1, 2]

@@ -168,6 +168,14 @@ def test_weights_are_the_orders_own() -> None:
         order.weights[0] = 5  # type: ignore[index]
 
 
+def test_weights_that_are_masked_are_refused() -> None:
+    """As those of a field with absent values: beneath are zeros, with which a sample is never drawn."""
+    masked = np.ma.MaskedArray([1, 0, 2], [False, True, False])
+    with pytest.raises(ValueError, match=r"weight 1 is masked, and every sample needs one: .*\.filled"):
+        Weighted(masked)
+    assert Weighted(masked[[0, 2]]) == Weighted(masked.compressed())
+
+
 ORDERS = [
     Sequential(),
     Window(4),

@@ -144,6 +144,23 @@ def test_what_an_iterable_cannot_do() -> None:
         ws.Loader(Once(), 2)
 
 
+def test_an_iterable_with_a_length_has_no_positions() -> None:
+    """The positions themselves were taken for the samples."""
+
+    class Known(Torchs):
+        def __len__(self) -> int:
+            return 10
+
+    for source in (Known(), dict.fromkeys("abc").keys(), ten):
+        for kind in (ws.Dataset, lambda source: ws.BatchSampler(source, 2), lambda source: ws.Subset(source, [0])):
+            with pytest.raises(ws.BadSource, match="is an iterable and has no positions; convert it to a list"):
+                kind(source)
+    data = ws.Loader(Known(), 2).dataset
+    for read in (lambda: data[2], lambda: data.__getitems__([2])):
+        with pytest.raises(ws.BadSource, match="an iterable has no positions"):
+            read()
+
+
 def test_batches_own_their_memory() -> None:
     kept = [np.ones(count) for count in (2, 3, 4)]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 from tests.slow import unforked
@@ -315,6 +316,24 @@ def test_text_of_hugging_face_data_sets() -> None:
     assert [len(row) for row in loaded[0]["ragged"]] == [0, 1, 2, 3]
 
 
+def test_empty_lists_of_hugging_face_data_sets() -> None:
+    """Lists of text, of dicts and of lists, as the tags of a sample that has none."""
+    datasets = pytest.importorskip("datasets")
+    columns = {
+        "tags": [["a", "b"], [], ["c"]],
+        "boxes": [[], [{"x": 1}], []],
+        "deep": [[[1, 2], [3]], [], [[]]],
+        "gap": [None, [], ["a"]],
+    }
+    data = datasets.Dataset.from_dict(columns)
+    (batch,) = ws.Loader(data, 3)
+    assert {name: batch[name] for name in ("tags", "boxes", "gap")} == {
+        name: columns[name] for name in ("tags", "boxes", "gap")
+    }
+    assert [[list(part) for part in row] for row in batch["deep"]] == columns["deep"]
+    assert [one["tags"] for one in ws.Loader(data, 1)] == [[row] for row in columns["tags"]]
+
+
 def test_arrays_of_hugging_face_data_sets_are_writable() -> None:
     datasets = pytest.importorskip("datasets")
     data = datasets.Dataset.from_dict(
@@ -521,3 +540,17 @@ def test_absent_values_come_as_none_in_samples(tmp_path: Path) -> None:
     with ws.RecordStore.create(tmp_path / "gaps", {"x": ws.Array("int64"), "y": ws.Array("int64")}) as store:
         store.extend({"x": [1, None], "y": [3, 4]})
         assert [sample["x"] for sample in store.__getitems__([0, 1])] == [1, None]
+
+
+def test_negative_positions_count_from_the_end() -> None:
+    """As for torch's data sets. Concatenated parts counted from the end of the first part."""
+    parts = torch.utils.data.ConcatDataset([list(range(3)), list(range(10, 14))])  # type: ignore[list-item]
+    sources = [parts, pa.chunked_array([[0, 1, 2], [10, 11, 12, 13]]), pa.array([0, 1, 2, 10, 11, 12, 13])]
+    for source in sources:
+        for data in (ws.Dataset(source), ws.Subset(source, np.arange(7)), ws.Loader(source, 2).dataset):
+            assert data.__getitems__([-1, -7, 3]).batch.tolist() == [13, 0, 10]
+            for outside in (7, -8):
+                with pytest.raises(ws.PositionError, match=rf"position {outside} is outside the 7 records"):
+                    data.__getitems__([0, outside])
+    loader = torch.utils.data.DataLoader(ws.Dataset(parts), 2, sampler=range(-2, 0))  # type: ignore[arg-type]
+    assert [batch.tolist() for batch in loader] == [[12, 13]]

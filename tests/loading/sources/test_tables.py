@@ -230,6 +230,23 @@ def test_fields_choose_columns() -> None:
             ws.Dataset(source, fields=["hole"])
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"a": np.zeros(2), "b": np.zeros(2)},
+        [{"a": 1, "b": 2}],
+        ws.Dataset({"a": np.zeros(2)}),
+        lambda: iter([{"a": 1, "b": 2}]),
+        pa.array([1]),
+    ],
+    ids=lambda source: type(source).__name__,
+)
+def test_fields_of_what_has_none_are_refused(source: Any) -> None:
+    for kind in (ws.Dataset, lambda source, fields: ws.Loader(source, 2, fields=fields)):
+        with pytest.raises(ValueError, match=rf"fields=\['a'\] chooses among .*a {type(source).__name__} has none"):
+            kind(source, fields=["a"])
+
+
 def test_two_columns_of_one_name_are_refused() -> None:
     for source in (
         pa.table([pa.array([1]), pa.array([2])], names=["x", "x"]),

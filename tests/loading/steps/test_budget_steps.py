@@ -69,6 +69,18 @@ def test_the_rest_is_dropped_or_allowed(lengths: list[int], budget: int, world: 
     assert {len(batches) for batches in dropped} == {sum(counts) // world}
 
 
+def test_an_epoch_without_a_step_for_more_ranks_is_over() -> None:
+    """Its last batches are fewer than the ranks, and left out: the next `for` is the next epoch, and not empty."""
+    lengths = np.full(10, 3)
+    pair = ws.Loader(np.arange(10), ws.TokenBudget(6, lengths), rank=0, world_size=2, uneven="drop")
+    next(iter(pair))
+    for world, batches, epoch in ((3, [[4, 5]], 1), (4, [[0, 1]], 2)):
+        loader = ws.Loader(np.arange(10), ws.TokenBudget(6, lengths), rank=0, world_size=world, uneven="drop")
+        loader.load_state_dict(pair.state_dict())
+        assert [batch.tolist() for batch in loader] == batches
+        assert loader.epoch == epoch
+
+
 def test_len_is_of_the_epoch_that_was_named_and_padded_of_the_one_drawn() -> None:
     lengths = np.random.default_rng(0).integers(1, 50, 300)
     loader = ws.Loader(np.arange(300), ws.TokenBudget(120, lengths), "shuffle")

@@ -278,6 +278,40 @@ def test_a_loaders_parts_give_its_batches_in_torchs_loader(store: ws.RecordStore
     assert loader.dataset[3]["number"] == 3
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loaders_parts_have_bytes_where_workers_send_them(store: ws.RecordStore, workers: int) -> None:
+    """A memoryview cannot be sent, and the program waited for ever."""
+    loader = ws.Loader(store, 4, fields=["number", "jpeg"])
+    parts = DataLoader(
+        loader.dataset,  # type: ignore[arg-type]
+        batch_sampler=loader.batch_sampler,
+        collate_fn=loader.collate_fn,
+        num_workers=workers,
+        timeout=60 * workers,
+    )
+    for got, wanted in zip(parts, loader, strict=True):
+        assert got["jpeg"] == wanted["jpeg"]
+        assert {type(value) for value in got["jpeg"]} == {bytes if workers else memoryview}
+
+
+def kept(samples: Any) -> Any:
+    return samples
+
+
+def by_name(samples: Any) -> Any:
+    return [{"jpeg": sample["jpeg"]} for sample in samples]
+
+
+@pytest.mark.parametrize("collate", [kept, by_name, list])
+def test_any_collate_function_gets_bytes_where_workers_send_them(store: ws.RecordStore, collate: Any) -> None:
+    """A memoryview that it keeps cannot be sent, and the program waited for ever."""
+    for data in (store, store[["jpeg"]], ws.Dataset(store)):
+        loader = DataLoader(data, 4, collate_fn=collate, num_workers=1, timeout=60)  # type: ignore[arg-type]
+        for batch, first in zip(loader, range(0, 23, 4), strict=True):
+            assert [sample["jpeg"] for sample in batch] == [store[first + at]["jpeg"] for at in range(len(batch))]
+            assert {type(sample["jpeg"]) for sample in batch} == {bytes}
+
+
 def test_the_sampler_drops_what_does_not_fill_a_batch() -> None:
     sampler = ws.BatchSampler(23, 4, uneven="drop", rank=0, world_size=2)
     assert len(sampler) == len(list(sampler)) == 2
@@ -287,6 +321,15 @@ def test_collate_takes_lists_of_samples_too() -> None:
     batch = ws.collate([{"x": np.ones(2), "name": "a"}, {"x": np.zeros(2), "name": "b"}])
     assert batch["x"].shape == (2, 2)
     assert batch["name"] == ["a", "b"]
+
+
+def test_batches_of_lists_of_samples_do_not_change_the_data_set() -> None:
+    samples = [{"x": np.ones(length), "y": torch.ones(length)} for length in (1, 2)]
+    (batch,) = DataLoader(samples, 2, collate_fn=ws.collate)  # type: ignore[arg-type]
+    for name, column in batch.items():
+        for value, sample in zip(column, samples, strict=True):
+            value += 1
+            assert sample[name].tolist() == [1.0] * len(value)
 
 
 @pytest.mark.parametrize(("size", "message"), [(0, "batch_size"), (True, "batch_size")])

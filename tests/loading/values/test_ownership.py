@@ -117,10 +117,15 @@ def test_nothing_handed_out_is_the_sources(kind: str, holder: Any) -> None:
 
 
 def test_rows_of_one_batch_share_nothing() -> None:
-    source = source_of(ragged())
-    batch = source.read(AT)
-    batch[0][:] = 7
-    assert batch[2].tolist() == [2, 2, 2]
+    """A sample that is drawn twice is two samples, and so is one that fills up a batch."""
+    for source in (ragged(), np.array(ragged(), object)):
+        batch = source_of(source).read(AT)
+        batch[0][:] = 7
+        assert batch[2].tolist() == [2, 2, 2]
+    boxes = np.array([[{"x": [at]}, Box()] for at in range(3)])
+    batch = source_of(boxes).read(AT)
+    spoil(batch[0].tolist())
+    assert text_of(batch[2].tolist()) == text_of(boxes[2].tolist())
 
 
 def test_copy_false_hands_out_the_very_objects() -> None:

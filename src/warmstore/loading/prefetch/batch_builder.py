@@ -13,6 +13,7 @@ from warmstore.errors import SampleSkipped, SchemaMismatch
 from warmstore.loading.collate import Collation, stack
 from warmstore.loading.source import PartialBatch, Source, cause_of, filled
 from warmstore.loading.steps.shard import RankStep
+from warmstore.loading.values.ownership import copied, owned_alone
 from warmstore.records.sample_batch import SampleBatch
 
 VALID = "valid"
@@ -156,13 +157,15 @@ class BatchBuilder:
             except Exception as error:
                 if not self._is_left_out(error):
                     raise  # else a sample that was read just now has failed
-        return PartialBatch(stack([samples[at] for at in kept.tolist()]), kept, errors)
+        rows = [samples[at] for at in kept.tolist()]
+        rows[len(samples) :] = map(copied, rows[len(samples) :])  # those that fill up
+        return PartialBatch(stack(rows), kept, errors)
 
     def _replacement(self, error: Exception, position: int) -> Any:
-        """What stands for a sample that cannot be read; None for nothing."""
+        """What stands for a sample that cannot be read; None for nothing. The program may keep it for further ones."""
         if isinstance(self.on_error, str) or isinstance(error, SampleSkipped):
             return None
-        return self.on_error(error, position)
+        return owned_alone([self.on_error(error, position)])
 
 
 def _noted(error: Exception, task: Task) -> Exception:

@@ -27,8 +27,8 @@ from warmstore.loading.prefetch.sent_objects import check_importable
 from warmstore.loading.prefetch.shared_memory import SHARED, torch_has
 from warmstore.loading.prefetch.shared_segments import ReceivedArray, forget_segments, start_worker
 from warmstore.loading.prefetch.worker_deaths import DeathWatch, worker_context
-from warmstore.loading.values.ownership import without_views
 from warmstore.records.framework_arrays import mapped
+from warmstore.records.sample_batch import without_views
 
 _inherited: list[Any] = []
 

@@ -3,6 +3,10 @@
 New shared memory costs a page fault per page in the worker, and a descriptor that is sent through a socket: for a batch
 of 38 MB that takes longer than the copy of its bytes. So a worker keeps its segments. A flag at the end of a segment
 says whether the consumer still refers to the batch in it. The consumer maps a segment once, when it first comes.
+
+A forked child of the consumer may refer to a batch that the consumer has, and never says that it does not any more.
+Such a segment is not used again, and both sides drop it after the consumer's last reference: the child has its own
+mapping.
 """
 
 import os
@@ -18,6 +22,7 @@ from warmstore.storage.array_types import Bytes
 
 _FLAG = 64  # bytes at the end of a segment: a cache line of their own
 _SPARE = 16  # descriptors that are left for connections, and for what a source opens
+_IN_USE, _LEFT_TO_CHILD = 1, 2  # of the flag, which is 0 in a segment that may be used again
 _SLACK = 4  # a segment has room for a batch that is larger by one part in so many
 
 SegmentName = tuple[int, int]
@@ -25,7 +30,7 @@ SegmentName = tuple[int, int]
 
 
 class _Memory:
-    """The memory of a segment, with a flag that is not zero while the consumer refers to it."""
+    """The memory of a segment, with a flag that is zero if the consumer and its forked children do not refer to it."""
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor  # uint8 [n], over the whole segment
@@ -33,7 +38,7 @@ class _Memory:
         self.data = whole[:-_FLAG]
         self.flag = whole[-_FLAG:].view(np.int64)
         self.lent = False  # whether this process refers to it
-        self.is_forked = False  # a forked child may refer to it, and never says that it does not any more
+        self.is_forked = False  # whether a forked child may refer to it
 
 
 class _Lent:
@@ -52,9 +57,9 @@ class _Lent:
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
         # A default argument: at exit, modules are emptied before the last array is freed.
         if getpid() == self._pid:  # a forked child has copies of the arrays, and no say
-            self._memory.lent = self._memory.is_forked
-            if self._by_flag and not self._memory.is_forked:
-                self._memory.flag[0] = 0
+            self._memory.lent = False
+            if self._by_flag:
+                self._memory.flag[0] = _LEFT_TO_CHILD if self._memory.is_forked else 0
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,9 @@ class WorkerSegments:
     def take(self, nbytes: int) -> Bytes | None:
         """uint8 [nbytes], not initialised: the smallest free segment that is large enough, or a new one. None where
         there is not enough shared memory."""
+        for number, memory in list(self._segments.items()):
+            if memory.flag[0] == _LEFT_TO_CHILD and not memory.lent:
+                self._remove(number)
         free = {number: memory for number, memory in self._segments.items() if not (memory.lent or memory.flag[0])}
         fitting = {number: memory for number, memory in free.items() if nbytes <= len(memory.data) <= 2 * nbytes}
         if fitting:
@@ -162,7 +170,7 @@ class WorkerSegments:
         memory = self._segments[number]
         if not memory.lent or memory.flag[0] or array.nbytes > len(memory.data):
             return None
-        memory.flag[0] = 1
+        memory.flag[0] = _IN_USE
         tensor = memory.tensor if number in self._unknown else None
         self._unknown.discard(number)
         dropped, self._dropped = self._dropped, []
@@ -187,11 +195,15 @@ class WorkerSegments:
             if unused <= used:
                 break
             unused -= len(memory.data)
-            del self._segments[number], self._by_address[memory.data.ctypes.data]
-            if number in self._unknown:
-                self._unknown.discard(number)
-            else:
-                self._dropped.append((os.getpid(), number))
+            self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        """Drop a segment, here and with the next message to the consumer, if that has mapped it."""
+        del self._by_address[self._segments.pop(number).data.ctypes.data]
+        if number in self._unknown:
+            self._unknown.discard(number)
+        else:
+            self._dropped.append((os.getpid(), number))
 
 
 _received_segments: dict[SegmentName, _Memory] = {}

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.validation import check_whole
 
 
 def lengths_of(given: ArrayLike) -> Int64:
@@ -16,8 +17,9 @@ def lengths_of(given: ArrayLike) -> Int64:
         given: [n] integers from 0 to 2**62 - 1.
 
     Raises:
-        ValueError: other values, floats and bools included.
+        ValueError: other values, floats, bools and masked ones included.
     """
+    check_whole("length", given)
     try:
         array = np.asarray(given)
     except (TypeError, ValueError):

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from warmstore.loading.samplers.counter_rng import MOST_SEED, Int64, UInt64, bounded, derive_keys, random_bits
 from warmstore.loading.samplers.lengths import describe_numbers
 from warmstore.loading.samplers.sampler import Sampler
-from warmstore.loading.validation import MOST_SAMPLES, integer, options_of, set_fields
+from warmstore.loading.validation import MOST_SAMPLES, check_whole, integer, options_of, set_fields
 
 
 @final
@@ -117,6 +117,7 @@ def _check_options(sampler: Uniform | Weighted) -> None:
 
 def _weights(given: ArrayLike) -> np.ndarray[Any, np.dtype[np.float64]]:
     """A read-only copy of the weights, float64 [n]."""
+    check_whole("weight", given)
     try:
         weights = np.array(given, np.float64)
     except (TypeError, ValueError):

@@ -84,9 +84,10 @@ def _as_numpy_format(values: Any) -> Any:
     if isinstance(values, dict):
         return {name: _as_numpy_format(part) for name, part in values.items()}
     if isinstance(values, list):
-        if all(isinstance(value, list | np.ndarray) for value in values):
-            return stack([_as_numpy_format(value) for value in values])
-        return [_as_numpy_format(value) if isinstance(value, list | np.ndarray) else value for value in values]
+        parts = [_as_numpy_format(value) if isinstance(value, list | np.ndarray) else value for value in values]
+        # An empty list, of text or of lists, says nothing of its rows.
+        is_stacked = all(isinstance(value, np.ndarray) or (isinstance(value, list) and value) for value in values)
+        return stack(parts) if parts and is_stacked else parts
     if isinstance(values, np.ndarray):
         if values.dtype.kind == "f":
             values = values.astype(np.float32, copy=False)

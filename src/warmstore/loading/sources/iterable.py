@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, final
 
+import numpy as np
+
 from warmstore.errors import BadSource
 from warmstore.loading.collate import stack
 from warmstore.loading.source import Source
@@ -64,7 +66,13 @@ class IterableSource(Source):
         return begun
 
     def read(self, positions: Any) -> Any:
-        """The batch of a list of samples."""
+        """The batch of a list of samples.
+
+        Raises:
+            BadSource: positions, as of a loader's `dataset`.
+        """
+        if isinstance(positions, np.ndarray):
+            raise BadSource("an iterable has no positions, so no sample can be read by its position")
         batch = stack(positions)
         return owned(batch) if self._copy else batch
 

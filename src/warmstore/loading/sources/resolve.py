@@ -59,6 +59,7 @@ def source_of(
     Raises:
         BadSource: no source, or sources of different lengths.
         KeyError: no such field.
+        ValueError: fields, for a source that has none to choose.
         NoSource: a file does not exist.
         UnknownFormat: a file of an unknown format.
         Closed: the store is closed.
@@ -66,22 +67,52 @@ def source_of(
     if isinstance(fields, str):
         raise TypeError(f"fields must be a list of names; got {fields!r:.80}")
     fields = None if fields is None else list(fields)  # a pandas Index has no truth value, a generator one pass
+    resolver = _Resolver(fields, copy)
     if is_stream(value):
-        return IterableSource(value, copy=copy)
-    return _Resolver(fields, copy).source(value, collation or Collation({}))
+        source: Source = IterableSource(value, copy=copy)
+    else:
+        source = resolver.source(value, collation or Collation({}))
+    if fields is not None and not resolver.reads_fields:
+        raise ValueError(
+            f"fields={fields!r:.80} chooses among those of record stores, data frames and Arrow tables, and a "
+            f"{type(value).__name__} has none of these: choose in the source itself"
+        )
+    return source
+
+
+def source_with_positions(
+    value: Any, fields: Sequence[str] | None = None, collation: Collation | None = None, *, copy: bool = True
+) -> Source:
+    """The source for a `source` argument of what reads by position; see `source_of`.
+
+    Raises:
+        BadSource: an iterable, too.
+    """
+    source = source_of(value, fields, collation, copy=copy)
+    if isinstance(source, IterableSource):
+        raise BadSource(
+            f"a {type(value).__name__} is an iterable and has no positions; convert it to a list or a store"
+        )
+    return source
 
 
 class _Resolver:
-    """Resolves nested values with the same options."""
+    """Resolves nested values with the same options. reads_fields: whether one of them has fields to choose."""
 
     def __init__(self, fields: Sequence[str] | None, copy: bool) -> None:
-        self._fields = fields
+        self._given = fields
         self._copy = copy
+        self.reads_fields = False
+
+    def _fields(self) -> Sequence[str] | None:
+        """The fields of a source that has some to choose; None for all."""
+        self.reads_fields = True
+        return self._given
 
     def source(self, value: Any, collation: Collation) -> Source:
         if is_subset(value):
             selection: Selection = value.selection
-            plain = self._fields is None and self._copy and collation == Collation({})
+            plain = self._given is None and self._copy and collation == Collation({})
             inner = selection.source if plain else self.source(selection.of, collation)
             return SubsetSource(inner, selection.positions)
         if isinstance(value, Source):
@@ -114,9 +145,10 @@ class _Resolver:
         if isinstance(value, Formatted):
             value = value.store  # the loader's `to` decides the format
         if isinstance(value, RecordStore):
-            return StoreSource(value, self._fields, collation, copy=self._copy)
+            return StoreSource(value, self._fields(), collation, copy=self._copy)
         if isinstance(value, FieldsView):
-            names = value.names if self._fields is None else self._fields
+            chosen = self._fields()
+            names = value.names if chosen is None else chosen
             check_known(f"the view of {value.store.path}", names, value.names)
             return StoreSource(value.store, names, collation, copy=self._copy)
         if isinstance(value, FieldView):
@@ -132,7 +164,7 @@ class _Resolver:
         if is_frame(value) or is_column(value):
             from warmstore.loading.sources import table  # it takes time to import
 
-            return table.table_source(value, self._fields) if is_frame(value) else table.column_source(value)
+            return table.table_source(value, self._fields()) if is_frame(value) else table.column_source(value)
         return None
 
     def _of_sets(self, value: Any, collation: Collation) -> Source:
@@ -161,7 +193,7 @@ class _Resolver:
     def _of_file(self, value: str | os.PathLike[str], collation: Collation) -> Source:
         path = Path(value)
         if is_remote(value) or (path / NAME).exists():
-            return StoreSource(RecordStore.open(value), self._fields, collation, copy=self._copy)
+            return StoreSource(RecordStore.open(value), self._fields(), collation, copy=self._copy)
         if not path.exists():
             raise NoSource(". ".join(filter(None, [f"{path} does not exist", array_record.advice(path)])))
         if path.suffix == ".npy":

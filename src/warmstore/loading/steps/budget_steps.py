@@ -5,7 +5,7 @@ A cut depends only on its start, so an epoch can be resumed between any two step
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, final
 
 import numpy as np
@@ -43,8 +43,10 @@ class BudgetSteps(EpochSteps):
         assert samples is not None
         return self._sampler.length(samples)
 
-    def is_over(self, samples: int | None, place: int) -> bool:
-        return place >= self.places(samples)
+    def is_over(self, samples: int | None, epoch: int, place: int) -> bool:
+        assert samples is not None
+        least = self._shard.world_size if self._shard.uneven == "drop" else 1
+        return sum(1 for _ in islice(self._batches(samples, epoch, place), least)) < least
 
     def describe(self) -> dict[str, Any]:
         return {"sampler": self._sampler.describe(), "batches": self._rule.describe()}

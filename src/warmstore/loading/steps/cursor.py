@@ -88,7 +88,7 @@ class EpochCursor:
             self._move_to(self._named)
         elif self.place and not (self.is_loaded or self._resume_partial):
             self._move_to(self.epoch + self.steps.shuffles)
-        elif self.place and self.steps.is_over(self._samples_now, self.place):
+        elif self.place and self.steps.is_over(self._samples_now, self.epoch, self.place):
             self.end(self.epoch)  # with these ranks and batch size no step is left
         return self.epoch, self.place, self._samples_now
 

@@ -29,8 +29,8 @@ class EpochSteps(ABC):
         """Steps of this rank in an epoch."""
 
     @abstractmethod
-    def is_over(self, samples: int | None, place: int) -> bool:
-        """Whether no rank has a step from `place` on."""
+    def is_over(self, samples: int | None, epoch: int, place: int) -> bool:
+        """Whether no rank has a step of the epoch from `place` on."""
 
     @abstractmethod
     def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[RankStep, Any]]:
@@ -74,7 +74,7 @@ class FixedSteps(EpochSteps):
     def count(self, samples: int | None, epoch: int) -> int:
         return self._shard.count(self.places(samples))
 
-    def is_over(self, samples: int | None, place: int) -> bool:
+    def is_over(self, samples: int | None, epoch: int, place: int) -> bool:
         return self._shard.is_over(self.places(samples), place)
 
     def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[RankStep, Int64]]:

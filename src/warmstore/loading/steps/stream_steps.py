@@ -32,7 +32,7 @@ class StreamSteps(EpochSteps):
             raise TypeError("the number of batches of an iterable source without a length is unknown")
         return self._shard.count(known)
 
-    def is_over(self, samples: int | None, place: int) -> bool:
+    def is_over(self, samples: int | None, epoch: int, place: int) -> bool:
         return False  # known only at the end of the stream
 
     def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[RankStep, list[Any]]]:

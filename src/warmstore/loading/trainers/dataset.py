@@ -9,10 +9,11 @@ from warmstore.loading import collate as collating
 from warmstore.loading.prefetch.batch_builder import marked
 from warmstore.loading.prefetch.device_transfer import ToTorch
 from warmstore.loading.source import Source
-from warmstore.loading.sources.resolve import source_of
+from warmstore.loading.sources.resolve import source_with_positions
 from warmstore.loading.sources.sequence import SequenceSource
-from warmstore.loading.values.ownership import without_views
-from warmstore.records.sample_batch import SampleBatch
+from warmstore.records.read.index_arguments import as_positions
+from warmstore.records.sample_batch import SampleBatch, without_views
+from warmstore.tree.columns import map_columns
 
 _to_torch = ToTorch()
 
@@ -30,14 +31,14 @@ class Dataset:
         copy: samples own writable memory. False returns views of the source where that costs less.
 
     Raises:
-        BadSource: no source, or sources of different lengths.
+        BadSource: no source, an iterable without positions, or sources of different lengths.
     """
 
     def __init__(
         self, source: Any, *, fields: Sequence[str] | None = None, collate: Any = "list", copy: bool = True
     ) -> None:
         self._collation = collating.Collation.of(collate)
-        self.source = source_of(source, fields, self._collation, copy=copy)
+        self.source = source_with_positions(source, fields, self._collation, copy=copy)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -59,8 +60,12 @@ class Dataset:
         return self.source.sample(position)
 
     def __getitems__(self, positions: Any) -> SampleBatch:
-        """Many samples, which `ws.collate` turns into a batch at no cost."""
-        at = np.asarray(positions, np.int64)
+        """Many samples, which `ws.collate` turns into a batch at no cost; negative positions count from the end.
+
+        Raises:
+            PositionError: a position outside.
+        """
+        at = as_positions(positions, len(self))
         self.source.begin_pass(getattr(positions, "began", 0))
         batch = self.source.read_in(getattr(positions, "epoch", 0), at)
         return SampleBatch(batch if self._collation.does_nothing else self._collation(batch), len(at), positions)
@@ -77,8 +82,15 @@ def collate(samples: Any) -> Any:
         Bytes fields are bytes instead of memoryviews, which a worker process cannot send.
     """
     if not isinstance(samples, SampleBatch):
-        return _to_torch.send(without_views(collating.stack(samples)))
+        return _to_torch.send(map_columns(_of_batch, without_views(collating.stack(samples))))
     batch, valid = samples.batch, getattr(samples.positions, "valid", None)
     if valid is not None and isinstance(batch, dict):
         batch = marked(batch, valid)
     return _to_torch.send(without_views(batch))
+
+
+def _of_batch(column: Any) -> Any:
+    """A column whose arrays are the batch's own: a tensor over an array of a data set would change it."""
+    if not isinstance(column, list):
+        return column
+    return [value.copy() if isinstance(value, np.ndarray) else value for value in column]

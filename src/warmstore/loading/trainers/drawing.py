@@ -14,7 +14,7 @@ from warmstore.loading.batch_sizes import BatchSize
 from warmstore.loading.mixture import MixtureSampler
 from warmstore.loading.samplers.sampler_argument import sampler_of
 from warmstore.loading.sources.combined.mixture import MixtureSource
-from warmstore.loading.sources.resolve import source_of
+from warmstore.loading.sources.resolve import source_with_positions
 from warmstore.loading.steps.cursor import EpochCursor
 from warmstore.loading.steps.epoch_steps import EpochSteps
 from warmstore.loading.steps.shard import RankStep, Shard, Uneven
@@ -47,7 +47,7 @@ class Drawing:
         if isinstance(source, Dataset):
             resolved = source.source
         elif not isinstance(source, int | np.integer):
-            resolved = source_of(source)
+            resolved = source_with_positions(source)
         order = sampler_of(sampler)
         if isinstance(resolved, MixtureSource) and not isinstance(order, MixtureSampler):
             order = resolved.mixture.sampler(resolved.lengths, order)

@@ -15,7 +15,8 @@ from warmstore.loading.prefetch.batch_builder import BatchBuilder, Task
 from warmstore.loading.samplers.sampler import Sampler
 from warmstore.loading.steps.cursor import EpochCursor
 from warmstore.loading.steps.shard import RankStep
-from warmstore.records.sample_batch import SampleBatch
+from warmstore.records.read.index_arguments import as_positions
+from warmstore.records.sample_batch import SampleBatch, in_torch_worker, without_views
 
 
 class BatchPositions(list[int]):
@@ -56,7 +57,7 @@ class LoaderDataset:
 
     def __getitems__(self, positions: Any) -> SampleBatch:
         """The batch at some positions."""
-        at = np.asarray(positions, np.int64)
+        at = as_positions(positions, len(self))
         if isinstance(positions, BatchPositions):
             task = Task(positions.epoch, positions.step, at, positions.began)
             return SampleBatch(self._build(task).batch, len(at))
@@ -64,6 +65,11 @@ class LoaderDataset:
         first = int.from_bytes(blake2b(at.tobytes(), digest_size=7).digest())
         task = Task(0, RankStep(first, first + len(at), first + len(at)), at, 0)
         return SampleBatch(replace(self._build, marks=False)(task).batch, len(at))
+
+
+def sendable(batch: Any) -> Any:
+    """A batch as it is; in a worker of torch's DataLoader without memoryviews."""
+    return without_views(batch) if in_torch_worker() else batch
 
 
 @final

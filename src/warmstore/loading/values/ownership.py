@@ -62,9 +62,19 @@ def _owned_column(batch: Any) -> Any:
         if kinds == {np.ndarray} and not is_alone(batch, 0) and (copies := _copied_together(batch)) is not None:
             return copies
         return [_own(batch, at, alone=True) for at in range(len(batch))]
+    if type(batch) is np.ndarray and batch.dtype == object:
+        return _copied_objects(batch)
     if isinstance(batch, np.ndarray) and batch.dtype.hasobject:
         return copied(batch)
     return batch
+
+
+def _copied_objects(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Copies of the objects, each of its own: a deep copy has a sample that was drawn twice as one object."""
+    made = np.empty_like(array)
+    for at in np.ndindex(array.shape):
+        made[at] = copied(array[at])
+    return made
 
 
 def owned_alone(holder: list[Any]) -> Any:
@@ -157,14 +167,3 @@ def _is_immutable(kind: type) -> bool:
         return not issubclass(kind, np.void | np.object_)  # np.void is a view of a record
     # Attributes of subclasses of str and the like are taken as constant.
     return issubclass(kind, PurePath | enum.Enum | str | bytes | int | float)
-
-
-def without_views(batch: Any) -> Any:
-    """A batch with bytes instead of memoryviews, which cannot be sent to another process."""
-
-    def without_views_of(column: Any) -> Any:
-        if not isinstance(column, list):
-            return column
-        return [bytes(value) if isinstance(value, memoryview) else value for value in column]
-
-    return map_columns(without_views_of, batch)

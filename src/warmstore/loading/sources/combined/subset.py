@@ -10,6 +10,7 @@ from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.source import PartialBatch, Source
 from warmstore.loading.values.content_hash import hash_of_values
 from warmstore.records.format.array_interop import is_tensor, to_numpy
+from warmstore.records.read.index_arguments import unmasked
 from warmstore.storage.cached_property import cached_property
 
 
@@ -68,13 +69,14 @@ def positions_of(positions: Any, length: int) -> Int64:
     """The positions for a `positions` argument, as a read-only copy: int64 [m].
 
     Args:
-        positions: integers from 0 to below `length`, in any order, repeated or not; or a bool mask [length].
+        positions: integers from 0 to below `length`, in any order, repeated or not; or a bool mask [length], of which
+            masked elements are False, as those of a store's.
 
     Raises:
-        PositionError: a position outside, or a mask of another length.
+        PositionError: a position that is outside or masked, or a mask of another length.
         TypeError: no integers, or more than one dimension.
     """
-    given = to_numpy(positions) if is_tensor(positions) else np.asarray(positions)
+    given = to_numpy(positions) if is_tensor(positions) else np.asarray(unmasked(positions))
     if given.ndim != 1 or (len(given) and given.dtype.kind not in "iub"):
         raise TypeError(f"positions must be integers [m] or a bool mask [n]; got {given.dtype} of shape {given.shape}")
     if given.dtype.kind == "b":
