@@ -1,6 +1,7 @@
 """What a session brings and takes in, with a stand-in for the compiler: files in a folder."""
 
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -270,6 +271,30 @@ def test_a_forked_child_touches_nothing(session: Open) -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert one.live.path.exists()
     assert not one.lookups
+
+
+def test_a_forked_child_waits_for_no_lock_of_the_harvester(session: Open) -> None:
+    one = session()
+    held, over = threading.Event(), threading.Event()
+
+    def harvest() -> None:
+        with one._harvester._wake:
+            held.set()
+            over.wait()
+
+    harvester = threading.Thread(target=harvest)
+    harvester.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        one.leave()
+        one.made(GRAPH)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    over.set()
+    harvester.join()
+    assert status == 0
 
 
 def test_a_store_of_root_is_read_by_others(session: Open, seen_by_all: Path) -> None:

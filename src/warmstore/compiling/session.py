@@ -296,6 +296,8 @@ class CompileSession:
     # Saves.
 
     def made(self, path: str) -> None:
+        if self._closing:  # also in a forked child, where nobody would release the lock of the harvester's thread
+            return
         is_flying = getattr(self._flying, "path", None) == path
         if is_flying:
             self._flying.path = None
