@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from warmstore.compiling.environment import Environment
+from warmstore.compiling.misses.key_descriptions import KeyDescription
 from warmstore.compiling.scratch.scratch_dir import ScratchDir, other_places, why_not
 from warmstore.compiling.session import CompileSession
 from warmstore.compiling.single_flight import SingleFlight
@@ -232,6 +233,28 @@ def test_a_store_that_fails_is_a_miss(session: Open, tmp_path: Path, caplog: pyt
     assert not one.wanted(GRAPH, alone=True)
     one.close()
     assert "cannot be stored" in caplog.text
+
+
+def test_what_is_stored_while_another_thread_looks_up_is_kept(session: Open) -> None:
+    one = session()
+    one.describe(GRAPH, lambda: KeyDescription({"part": "text"}))
+    one.wanted(GRAPH, alone=True)
+    count = 0
+
+    class Path(str):
+        __slots__ = ()
+
+        def startswith(self, *args: Any) -> bool:
+            nonlocal count
+            count += 1
+            other = f"inductor/fxgraph/cd/{count}/"
+            one.describe(other, lambda: KeyDescription({"part": other}))
+            one.wanted(other, alone=True)  # as another thread, between two steps of the search
+            return super().startswith(*args)
+
+    one._keep_file(Path(LIBRARY), "cpp.so", b"library", 0.0)
+    one._keep_file(Path(GRAPH + "one"), "fx_graph", b"graph", 0.0)
+    assert [one.store.find(path, None, HERE) is not None for path in (LIBRARY, GRAPH + "one")] == [True, True]
 
 
 def test_what_is_too_large_is_not_kept_and_the_rest_is(session: Open, caplog: pytest.LogCaptureFixture) -> None:
