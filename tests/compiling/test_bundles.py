@@ -104,6 +104,14 @@ def test_everything_comes_over(source: ArtifactStore, target: ArtifactStore, tmp
     assert len(target.all()) == 7
 
 
+def test_a_bundle_lies_in_the_home_folder(
+    source: ArtifactStore, target: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert export(source, "~/b").artifacts == import_(target, Path("~/b")).artifacts == 6
+    assert (tmp_path / "b").exists()
+
+
 @pytest.mark.parametrize("damage", [None, b"", bytes(5000)])
 def test_a_blob_that_was_lost_or_damaged_here_comes_again(
     damage: bytes | None, source: ArtifactStore, target: ArtifactStore, tmp_path: Path
