@@ -36,7 +36,7 @@ def session(tmp_path: Path) -> Iterator[Open]:
 
     def open_(folder: Path = tmp_path / "store", environment: Environment = HERE, **options: Any) -> CompileSession:
         store = ArtifactStore(folder, options.pop("max_size", "1GB"))
-        live = ScratchDir.create([folder / "live"])
+        live = ScratchDir.create([folder / "live", *other_places()])
         settings = {"job": "job", "requirements": dict, "flights": None, "wait": 10.0, **options}
         opened.append(CompileSession(store, live, environment, **settings))
         return opened[-1]
@@ -381,6 +381,17 @@ def test_a_folder_whose_path_has_a_space_is_refused(tmp_path: Path) -> None:
     live = ScratchDir.create([tmp_path / "my files", tmp_path / "own"])
     assert live.path.parent == tmp_path / "own"
     live.remove()
+
+
+def test_a_folder_whose_path_is_no_utf8_is_refused_and_its_store_is_used(session: Open, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    assert "is no UTF-8" in why_not(folder)
+    with ArtifactStore(folder) as store:
+        store.put(GRAPH + "one", "fx_graph", b"graph", environment=HERE)
+    one = session(folder)
+    assert one.wanted(GRAPH, alone=True), one.lookups
+    one.harvest()
+    assert tmp_path not in one.live.path.parents
 
 
 def test_compilers_have_a_place_where_store_and_temporary_folder_have_spaces(
