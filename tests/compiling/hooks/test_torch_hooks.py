@@ -1,5 +1,8 @@
 """What the hooks on torch's caches ask of torch."""
 
+import threading
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,3 +53,24 @@ def test_keys_of_graphs_have_the_switches_of_torch(monkeypatch: pytest.MonkeyPat
     assert all(map(str.__ne__, keys(), before))
     monkeypatch.undo()
     assert keys() == before
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_a_library_that_cannot_be_loaded_here_is_compiled(tmp_path: Path, loads: bool) -> None:
+    whole = next(Path(threading.__file__).parent.glob("lib-dynload/_heapq*.so")).read_bytes()
+    library, refused = tmp_path / "cab.main.so", []
+
+    def wanted(path: str, *, alone: bool) -> bool:
+        return bool(library.write_bytes(whole if loads else b"of another machine"))
+
+    listener: Any = SimpleNamespace(
+        inside=lambda path: Path(path).name,
+        describe=lambda path, make: None,
+        wanted=wanted,
+        refused=lambda path, reason: refused.append((path, reason)),
+    )
+    source = str(library.with_suffix(".cpp"))
+    written = TorchHooks(listener)._write([], lambda content, extension, extra: ("cab", source), "code", "main.cpp")
+    assert written == ("cab", source)
+    assert library.exists() == loads
+    assert [path for path, reason in refused if "it cannot be loaded here" in reason] == [library.name][loads:]

@@ -6,6 +6,7 @@ functions of torch, each only if its signature is as expected. torch works witho
 """
 
 import copy
+import ctypes
 import hashlib
 import inspect
 import logging
@@ -250,8 +251,18 @@ class TorchHooks:
             library = inside.removesuffix("cpp") + "so"
             self._library.path = Path(path).with_suffix(".so")
             self._listener.describe(library, lambda: of_source(content, extra))
-            self._listener.wanted(library, alone=False)
+            if self._listener.wanted(library, alone=False) and extension == "main.cpp":
+                self._check_loads(library, self._library.path)
         return name, path
+
+    def _check_loads(self, library: str, path: Path) -> None:
+        """Load a library that was found, as torch does next. One that this machine cannot load is removed, and torch
+        compiles it: it may need another version of the C++ compiler's own libraries, or one that is not installed."""
+        try:
+            ctypes.CDLL(str(path))
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            self._listener.refused(library, f"it cannot be loaded here: {error}")
 
     def _precompile_header(self, module: ModuleType, function: Any, *args: Any, **kwargs: Any) -> str | None:
         """torch precompiles headers before it looks for the library: 0.2 s at every start, in a temporary folder that
