@@ -63,6 +63,12 @@ def test_the_profile_of_the_environment_holds_without_the_option(options: tuple[
     assert (done.returncode, done.stdout) == (0, f"{profile}\n"), done.stderr
 
 
+def test_the_cache_lies_in_the_home_folder_as_for_other_commands(tmp_path: Path) -> None:
+    program = "import os; print(os.environ['WARMSTORE_CACHE_DIR'])"
+    done = warmstore("run", "--dir=~/cache", "--", sys.executable, "-c", program, HOME=str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'cache'}\n"), done.stderr
+
+
 def test_commands_run_with_stdout_closed(tmp_path: Path) -> None:
     for command in (["ls", tmp_path], ["run", "--", "true"]):
         line = shlex.join([sys.executable, "-m", "warmstore", *map(str, command)])

@@ -104,6 +104,30 @@ def test_everything_comes_over(source: ArtifactStore, target: ArtifactStore, tmp
     assert len(target.all()) == 7
 
 
+def test_a_bundle_lies_in_the_home_folder(
+    source: ArtifactStore, target: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert export(source, "~/b").artifacts == import_(target, Path("~/b")).artifacts == 6
+    assert (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("damage", [None, b"", bytes(5000)])
+def test_a_blob_that_was_lost_or_damaged_here_comes_again(
+    damage: bytes | None, source: ArtifactStore, target: ArtifactStore, tmp_path: Path
+) -> None:
+    export(source, tmp_path / "b")
+    import_(target, tmp_path / "b")
+    for artifact in target.all():
+        path = target._blobs.path(artifact.digest)
+        path.unlink()
+        if damage is not None:
+            path.write_bytes(damage)
+    import_(target, tmp_path / "b")
+    assert [target.read(artifact) for artifact in target.all()] == [content(number, 5000) for number in range(6)]
+    assert target.verify() == []
+
+
 def test_jobs_choose_and_a_damaged_artifact_stays_behind(
     source: ArtifactStore, target: ArtifactStore, tmp_path: Path
 ) -> None:

@@ -3,6 +3,8 @@
 import enum
 import os
 import textwrap
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -368,15 +370,24 @@ class Asked:
         raise OSError("no store")
 
 
-def asked(function: Any, monkeypatch: pytest.MonkeyPatch, *args: Any, **options: Any) -> Asked:
-    """What is looked for and kept as a function is called twice, of which Dynamo has a question each time."""
+def asked(
+    function: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    *args: Any,
+    later: AbstractContextManager[object] | None = None,
+    **options: Any,
+) -> Asked:
+    """What is looked for and kept as a function is called twice, of which Dynamo has a question each time, the second
+    time in the context `later`."""
     session = Asked()
     monkeypatch.setattr(compiled_program, "_session", lambda: session)
     wrapper = ws.compile(function, **options)
     held = next(one.cell_contents for one in wrapper.__closure__ if hasattr(one.cell_contents, "_plain"))
     question: Any = SimpleNamespace(compile=lambda: "torch's own")
     held._plain = lambda *args: held._answer(question)
-    assert [wrapper(*args), wrapper(*args)] == ["torch's own"] * 2
+    assert wrapper(*args) == "torch's own"
+    with later or nullcontext():
+        assert wrapper(*args) == "torch's own"
     return session
 
 
@@ -407,6 +418,26 @@ def test_a_version_and_what_is_ignored_stand_for_what_cannot_be_told(monkeypatch
     place = next(iter(Identified(reads, None, ()).identity.unknown))
     for vouched in ({"version": "1"}, {"ignore": (place,)}):
         assert asked(reads, monkeypatch, torch.ones(2), **vouched).asked == ["describe"] * 2
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+@pytest.mark.parametrize(
+    ("config", "setting", "named"),
+    [
+        ("torch._dynamo.config", "caching_precompile", "torch._dynamo.config.caching_precompile"),
+        ("torch._dynamo.config", "enable_compiler_collectives", "torch._dynamo.config.enable_compiler_collectives"),
+        ("torch._inductor.config", "freezing", "the option freezing"),
+        ("torch._inductor.config", "triton.cudagraphs", "the option triton.cudagraphs"),
+    ],
+)
+def test_a_setting_that_is_made_after_the_first_call_counts(
+    config: str, setting: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = import_module(config).patch({setting: True})
+    session = asked(lambda x: x + 1, monkeypatch, torch.ones(2), later=later)
+    assert session.asked == ["describe"]
+    assert len(session.said) == 2
+    assert session.said[1].endswith(f"nothing is stored with {named}")
 
 
 def test_without_a_model_it_is_a_decorator() -> None:

@@ -1,6 +1,7 @@
 """What a session brings and takes in, with a stand-in for the compiler: files in a folder."""
 
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from warmstore.compiling.environment import Environment
+from warmstore.compiling.misses.key_descriptions import KeyDescription
 from warmstore.compiling.scratch.scratch_dir import ScratchDir, other_places, why_not
 from warmstore.compiling.session import CompileSession
 from warmstore.compiling.single_flight import SingleFlight
@@ -34,7 +36,7 @@ def session(tmp_path: Path) -> Iterator[Open]:
 
     def open_(folder: Path = tmp_path / "store", environment: Environment = HERE, **options: Any) -> CompileSession:
         store = ArtifactStore(folder, options.pop("max_size", "1GB"))
-        live = ScratchDir.create([folder / "live"])
+        live = ScratchDir.create([folder / "live", *other_places()])
         settings = {"job": "job", "requirements": dict, "flights": None, "wait": 10.0, **options}
         opened.append(CompileSession(store, live, environment, **settings))
         return opened[-1]
@@ -233,6 +235,28 @@ def test_a_store_that_fails_is_a_miss(session: Open, tmp_path: Path, caplog: pyt
     assert "cannot be stored" in caplog.text
 
 
+def test_what_is_stored_while_another_thread_looks_up_is_kept(session: Open) -> None:
+    one = session()
+    one.describe(GRAPH, lambda: KeyDescription({"part": "text"}))
+    one.wanted(GRAPH, alone=True)
+    count = 0
+
+    class Path(str):
+        __slots__ = ()
+
+        def startswith(self, *args: Any) -> bool:
+            nonlocal count
+            count += 1
+            other = f"inductor/fxgraph/cd/{count}/"
+            one.describe(other, lambda: KeyDescription({"part": other}))
+            one.wanted(other, alone=True)  # as another thread, between two steps of the search
+            return super().startswith(*args)
+
+    one._keep_file(Path(LIBRARY), "cpp.so", b"library", 0.0)
+    one._keep_file(Path(GRAPH + "one"), "fx_graph", b"graph", 0.0)
+    assert [one.store.find(path, None, HERE) is not None for path in (LIBRARY, GRAPH + "one")] == [True, True]
+
+
 def test_what_is_too_large_is_not_kept_and_the_rest_is(session: Open, caplog: pytest.LogCaptureFixture) -> None:
     first = session(max_size="8MiB")
     compiled(first, GRAPH + "large", os.urandom(9 << 20))
@@ -270,6 +294,30 @@ def test_a_forked_child_touches_nothing(session: Open) -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert one.live.path.exists()
     assert not one.lookups
+
+
+def test_a_forked_child_waits_for_no_lock_of_the_harvester(session: Open) -> None:
+    one = session()
+    held, over = threading.Event(), threading.Event()
+
+    def harvest() -> None:
+        with one._harvester._wake:
+            held.set()
+            over.wait()
+
+    harvester = threading.Thread(target=harvest)
+    harvester.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        one.leave()
+        one.made(GRAPH)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    over.set()
+    harvester.join()
+    assert status == 0
 
 
 def test_a_store_of_root_is_read_by_others(session: Open, seen_by_all: Path) -> None:
@@ -333,6 +381,17 @@ def test_a_folder_whose_path_has_a_space_is_refused(tmp_path: Path) -> None:
     live = ScratchDir.create([tmp_path / "my files", tmp_path / "own"])
     assert live.path.parent == tmp_path / "own"
     live.remove()
+
+
+def test_a_folder_whose_path_is_no_utf8_is_refused_and_its_store_is_used(session: Open, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    assert "is no UTF-8" in why_not(folder)
+    with ArtifactStore(folder) as store:
+        store.put(GRAPH + "one", "fx_graph", b"graph", environment=HERE)
+    one = session(folder)
+    assert one.wanted(GRAPH, alone=True), one.lookups
+    one.harvest()
+    assert tmp_path not in one.live.path.parents
 
 
 def test_compilers_have_a_place_where_store_and_temporary_folder_have_spaces(

@@ -1,7 +1,10 @@
 """What `init` is told: checked at once, by argument, by variable or by default."""
 
+import os
 import pwd
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -55,6 +58,15 @@ def test_arguments_win_over_variables_and_these_over_defaults(tmp_path: Path, mo
     assert (told.folder, told.max_size, told.offline, told.job) == (tmp_path, 2_500_000_000, True, "a")
     told = settings(local_dir="b", max_size="9MiB", offline=False, job="c")
     assert (told.folder, told.max_size, told.offline, told.job) == (Path.cwd() / "b", 9 << 20, False, "c")
+
+
+def test_a_script_whose_name_is_no_utf8_has_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WARMSTORE_JOB", raising=False)
+    monkeypatch.setattr(sys, "argv", [os.fsdecode(b"caf\xe9.py")])
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    with ws.compile_cache.init(tmp_path) as cache:
+        assert cache.active, cache.reason
+        assert cache.settings.job == "caf\ufffd"
 
 
 def test_portable_code_asks_less_of_the_machine() -> None:

@@ -104,11 +104,26 @@ q = torch.randn(1, 2, 8, 8)
 with sdpa_kernel(SDPBackend.{kernel}):
     values, right = torch.compile(attend)(q), attend(q)
 """
+RECURRENT = """
+import torch
+import torch._inductor.config
+torch._dynamo.config.allow_rnn = torch._inductor.config.fallback_by_default = True
+torch.backends.mkldnn.enabled = {enabled}
+layer, x = torch.nn.LSTM(8, 8).eval(), torch.randn(5, 3, 8)
+with torch.no_grad():
+    values, right = torch.compile(layer)(x)[0], layer(x)[0]
+"""
 
 
 @pytest.mark.slow
-def test_another_kernel_of_attention_is_another_graph(tmp_path: Path) -> None:
-    programs = [ATTENTION.format(kernel=kernel) for kernel in ("FLASH_ATTENTION", "MATH", "FLASH_ATTENTION")]
+@pytest.mark.parametrize(
+    "programs",
+    [
+        [ATTENTION.format(kernel=kernel) for kernel in ("FLASH_ATTENTION", "MATH", "FLASH_ATTENTION")],
+        [RECURRENT.format(enabled=enabled) for enabled in (True, False, True)],
+    ],
+)
+def test_another_kernel_is_another_graph(programs: list[str], tmp_path: Path) -> None:
     found = [[key for key in run(one, tmp_path / "store").hits if "/aotautograd/" in key] for one in programs]
     assert [len(keys) for keys in found] == [0, 0, 1]
 

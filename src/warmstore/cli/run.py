@@ -29,7 +29,7 @@ def run(
     Settings.of(folder, None, "lru", profile, job, None, 0.0, shared)  # raises once, instead of in every process
     options = {
         "WARMSTORE_JOB": job,
-        "WARMSTORE_CACHE_DIR": folder and str(folder.absolute()),
+        "WARMSTORE_CACHE_DIR": folder and str(folder.expanduser().absolute()),
         "WARMSTORE_PROFILE": None if profile == "auto" else profile,  # "auto" leaves the choice to the variable
         URL: remote,
     }

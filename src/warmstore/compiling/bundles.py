@@ -71,7 +71,7 @@ def export(
         NotTrusted: The keys of the environment variables cannot be used.
         OSError: The file cannot be written.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     keyring = Keyring.from_environment() if keyring is None else keyring
     if path.exists():
         raise TargetExists(f"{path} exists already; remove it or choose another name")
@@ -121,7 +121,7 @@ def import_(store: ArtifactStore, path: str | os.PathLike[str], *, keyring: Keyr
         WriteFailed: The disk refused, or another import is running.
         ReadOnly: The store cannot be written.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     keyring = Keyring.from_environment() if keyring is None else keyring
     with io.BufferedReader(FileStream(store.files, store.files.open(path))) as file, _staging(store) as folder:
         try:

@@ -48,15 +48,15 @@ def compile(  # noqa: A001
         return plain
     program = CompiledProgram(model, kept, version, ignore)
     if isinstance(model, torch.nn.Module):
-        program.listen(plain, plain.forward, _why_not(kept))
+        program.listen(plain, plain.forward, partial(_why_not, kept))
         plain.forward = program
         return plain
-    program.listen(plain, plain, _why_not(kept))
+    program.listen(plain, plain, partial(_why_not, kept))
     return wraps(plain)(lambda *args, **kwargs: program(*args, **kwargs))
 
 
 def _why_not(options: Mapping[str, Any]) -> str:
-    """Why no result of `torch.compile` with these options is stored; "" if results are stored."""
+    """Why no result of `torch.compile` with these options and torch's present settings is stored; "" if results are."""
     import torch
     import torch._inductor
 
@@ -68,7 +68,8 @@ def _why_not(options: Mapping[str, Any]) -> str:
         return "nothing is stored with disable=True"
     config = torch._inductor.config
     settings = {**torch._inductor.list_mode_options(options.get("mode") or "default"), **options["options"]}
-    for name in ("caching_precompile", "compiled_autograd"):
+    # With the last one ranks exchange data as they trace, and a rank with a package does not trace.
+    for name in ("caching_precompile", "compiled_autograd", "enable_compiler_collectives"):
         if getattr(torch._dynamo.config, name):
             return f"nothing is stored with torch._dynamo.config.{name}"
     for name in ("triton.cudagraphs", "freezing", "guard_filter_fn", "use_aoti", "cpp_wrapper"):

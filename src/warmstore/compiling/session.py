@@ -296,6 +296,8 @@ class CompileSession:
     # Saves.
 
     def made(self, path: str) -> None:
+        if self._closing:  # also in a forked child, where nobody would release the lock of the harvester's thread
+            return
         is_flying = getattr(self._flying, "path", None) == path
         if is_flying:
             self._flying.path = None
@@ -314,7 +316,8 @@ class CompileSession:
 
     def _keep_file(self, path: str, kind: str, data: bytes, age: float) -> None:
         """Store a file of a compiler that is `age` seconds old. Making it took the time from its lookup until then."""
-        looked_up = next((prefix for prefix in self._began if path.startswith(prefix)), None)
+        began = list(self._began)  # a copy: other threads look up meanwhile
+        looked_up = next((prefix for prefix in began if path.startswith(prefix)), None)
         seconds = 0.0 if looked_up is None else max(time.monotonic() - self._began[looked_up] - age, 0.0)
         self.keep(path, kind, data, seconds, self._required.get(looked_up or ""))
 
@@ -388,7 +391,7 @@ class CompileSession:
             self.store.record_job(self.job, list(used))
 
     def _of_job(self) -> dict[str, Artifact]:
-        return {key: artifact for key, artifact in self._used.items() if artifact.kind != HEADER}
+        return {key: artifact for key, artifact in list(self._used.items()) if artifact.kind != HEADER}
 
     def _remember_run(self) -> None:
         if self.store.read_only:

@@ -60,7 +60,7 @@ class Settings:
             max_size=size,
             eviction=eviction,
             profile=profile,
-            job=name or default_job(),
+            job=_readable(name or default_job()),
             job_is_named=bool(name),
             offline=is_offline() if offline is None else offline,
             wait=float(wait),
@@ -80,6 +80,11 @@ def _place(local_dir: str | os.PathLike[str] | None) -> Path | str:
         return Path(local_dir or os.environ.get("WARMSTORE_CACHE_DIR") or default_folder()).expanduser().absolute()
     except (RuntimeError, OSError) as error:  # there is no home, or the working directory is gone
         return f"there is no folder for the store: {error}; set WARMSTORE_CACHE_DIR or local_dir"
+
+
+def _readable(name: str) -> str:
+    """A name without the bytes of a file's name that are no UTF-8, which SQLite does not take."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def default_folder() -> Path:

@@ -6,6 +6,7 @@ functions of torch, each only if its signature is as expected. torch works witho
 """
 
 import copy
+import ctypes
 import hashlib
 import inspect
 import logging
@@ -26,13 +27,7 @@ from typing import Any
 
 from warmstore.compiling.hooks.import_hooks import Watcher
 from warmstore.compiling.hooks.listener import Listener
-from warmstore.compiling.keys.operators import (
-    attention_switches,
-    modules_text,
-    operators_text,
-    registers,
-    why_not_known,
-)
+from warmstore.compiling.keys.operators import modules_text, operators_text, registers, why_not_known
 from warmstore.compiling.keys.vector_isa import vector_isa_of
 from warmstore.compiling.misses.key_descriptions import of_source, of_torch
 from warmstore.compiling.scratch.scratch_dir import has_space
@@ -158,22 +153,22 @@ class TorchHooks:
             self._listener.made(inside + "/")
 
     def _prepare_key(self, function: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
-        """Add the vector instructions to torch's key, and the schemas and fake implementations of operators, which it
-        names only."""
+        """Add the vector instructions and the switches of torch to torch's key, and the schemas and fake
+        implementations of operators, which it names only."""
         key, info = function(gm, *args, **kwargs)
         if key is not None:
             try:
                 text, why = operators_text(gm), "an operator of its graph has no identity"
-                vectors = vector_isa_of(gm)
+                vectors, switches = vector_isa_of(gm), _switches()
             except Exception as error:
-                text, vectors, why = None, "", f"the calls of its graph cannot be identified: {error}"
+                text, vectors, switches, why = None, "", "", f"the calls of its graph cannot be identified: {error}"
             if text is None:
                 key = None
                 info = {"cache_state": "bypass", "cache_bypass_reason": why, "cache_event_time": time.time_ns()}
             else:
-                parts = {"operators": text, "vector instructions": vectors}
+                parts = {"operators": text, "vector instructions": vectors, "switches of torch": switches}
                 lines = [f"[{_digest(part)}] {name}: {part}" for name, part in parts.items() if part]
-                combined = key[0][0] + _digest("\n".join([key[0], text, vectors]))
+                combined = key[0][0] + _digest("\n".join([key[0], text, vectors, switches]))
                 key = (combined, [*key[1], *lines])
         if key is None:
             self._listener.refused("inductor/fxgraph", f"Inductor does not look: {info.get('cache_bypass_reason')}")
@@ -205,7 +200,7 @@ class TorchHooks:
 
     def _autograd_cache_key(self, module: ModuleType, function: Any, mod: Any, *args: Any, **kwargs: Any) -> Any:
         """Add the modules of called functions to torch's key, which has only their names, and the switches of
-        attention. Remove the names of variables from the key: compiled code does not depend on them."""
+        torch. Remove the names of variables from the key: compiled code does not depend on them."""
         graph = getattr(mod, "gm", mod)
         try:
             if reasons := why_not_known(graph):
@@ -256,8 +251,18 @@ class TorchHooks:
             library = inside.removesuffix("cpp") + "so"
             self._library.path = Path(path).with_suffix(".so")
             self._listener.describe(library, lambda: of_source(content, extra))
-            self._listener.wanted(library, alone=False)
+            if self._listener.wanted(library, alone=False) and extension == "main.cpp":
+                self._check_loads(library, self._library.path)
         return name, path
+
+    def _check_loads(self, library: str, path: Path) -> None:
+        """Load a library that was found, as torch does next. One that this machine cannot load is removed, and torch
+        compiles it: it may need another version of the C++ compiler's own libraries, or one that is not installed."""
+        try:
+            ctypes.CDLL(str(path))
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            self._listener.refused(library, f"it cannot be loaded here: {error}")
 
     def _precompile_header(self, module: ModuleType, function: Any, *args: Any, **kwargs: Any) -> str | None:
         """torch precompiles headers before it looks for the library: 0.2 s at every start, in a temporary folder that
@@ -348,7 +353,7 @@ def _reduce_aot_config(function: Any, pickler: Any, aot_config: Any) -> Any:
 
 @contextmanager
 def _with_modules(graph: Any) -> Iterator[None]:
-    """Within this context torch's key has the installed modules that a graph calls, the switches of attention, and the
+    """Within this context torch's key has the installed modules that a graph calls, the switches of torch, and the
     vector instructions.
     torch also makes keys of graphs that enter and leave autocast, and of graphs with `autograd.Function`s of the
     program. The graph says what these do, except for the dtypes of autocast, which are added."""
@@ -359,7 +364,7 @@ def _with_modules(graph: Any) -> Iterator[None]:
     cacheable = {**config.unsafe_marked_cacheable_functions, **dict.fromkeys(_OF_AUTOCAST, dtypes)}
     cacheable["warmstore: called modules"] = modules_text(graph)
     cacheable["warmstore: vector instructions"] = vector_isa_of(graph)
-    cacheable["warmstore: attention"] = repr(attention_switches())
+    cacheable["warmstore: switches of torch"] = _switches()
     functorch = sys.modules["torch._functorch.config"]
     with (
         config.patch(unsafe_marked_cacheable_functions=cacheable),
@@ -379,6 +384,14 @@ def _without_names(graph: Any) -> Iterator[None]:
     finally:
         for node, name in named:
             node.name = name
+
+
+def _switches() -> str:
+    """The settings of the process that decide which kernels a graph gets, and with which precision. torch has only some
+    of them in its keys, and no guard on them."""
+    from warmstore.identity.kinds.torch_settings import settings_text  # imports torch
+
+    return settings_text()
 
 
 def _is_bundled() -> bool:

@@ -18,6 +18,7 @@ from warmstore.storage.files import PLAIN, Files, read_whole
 FOLDER = "runs"
 """The folder of lookups in that of the store."""
 
+_MOST = 512  # logs that are kept: jobs may have a name of their own for each run
 _SHOWN = 3  # reasons in a summary
 _LONGEST = 120  # characters of a reason in a summary
 
@@ -50,13 +51,26 @@ class Lookup:
 
 
 def write(folder: Path, files: Files, job: str, lookups: Sequence[Lookup], kept: int) -> None:
-    """Write the lookups of this process over those of the last run of the same job and rank. Raises OSError."""
+    """Write the lookups of this process over those of the last run of the same job and rank, and remove the oldest logs
+    beyond 512. Raises OSError."""
     run = {"job": job, "time": time(), "pid": os.getpid(), "kept": kept, "lookups": list(map(asdict, lookups))}
     rank = os.environ.get("RANK", "")  # as torchrun sets it
     name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in job)[:100] or "_"
     path = folder / FOLDER / f"{name}.{rank if rank.isdecimal() else 0}.json"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     replace_file(path, checked_json.to_bytes(run), durable=False, files=files)
+    logs = list(path.parent.glob("*.json"))
+    if len(logs) > _MOST:
+        for old in sorted(logs, key=_written)[:-_MOST]:
+            files.remove(old)
+
+
+def _written(path: Path) -> float:
+    """When a file was written; 0 if another process has removed it."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def read(folder: Path, job: str | None = None) -> Iterator[tuple[str, list[Lookup]]]:

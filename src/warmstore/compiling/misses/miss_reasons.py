@@ -62,7 +62,8 @@ class MissReasons:
     def keep(self, path: str) -> str | None:
         """Store the description of the key that a file was compiled under, once, and return its key. Raises as
         `ArtifactStore.put`."""
-        looked_up = next((prefix for prefix in self._unkept if path.startswith(prefix)), None)
+        unkept = list(self._unkept)  # a copy: other threads look up meanwhile
+        looked_up = next((prefix for prefix in unkept if path.startswith(prefix)), None)
         if looked_up is None:
             return None
         details = self._unkept.pop(looked_up)

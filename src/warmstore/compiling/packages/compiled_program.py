@@ -66,6 +66,7 @@ class CompiledProgram:
     `torch.compile`, `version` and `ignore` those of `identify`."""
 
     _lock: threading.RLock
+    _why_not_now: Callable[[], str]
 
     def __init__(
         self, model: Callable[..., Any], options: dict[str, Any], version: str | None, ignore: Collection[str]
@@ -92,12 +93,12 @@ class CompiledProgram:
         self._reported: set[str] = set()
         renewed_in_children(self, "_lock", threading.RLock)
 
-    def listen(self, compiled: Any, plain: Callable[..., Any], why_not: str) -> None:
-        """Answer Dynamo's questions about `compiled`, a result of `torch.compile` that `plain` calls. `why_not`: why
-        nothing is stored with these options; "" if results are stored."""
-        self._plain = plain
-        self._why_not = why_not
-        if why_not:
+    def listen(self, compiled: Any, plain: Callable[..., Any], why_not: Callable[[], str]) -> None:
+        """Answer Dynamo's questions about `compiled`, a result of `torch.compile` that `plain` calls. `why_not` says
+        why nothing is stored with these options and torch's present settings; "" if results are stored."""
+        self._plain, self._why_not_now = plain, why_not
+        self._why_not = why_not()
+        if self._why_not:
             return
         try:
             from warmstore.compiling.packages import dynamo
@@ -195,6 +196,9 @@ class CompiledProgram:
             or not session.is_open
             or self._calls.is_transformed()
         ):
+            return question.compile()
+        if reason := self._why_not_now():
+            self._report(reason)
             return question.compile()
         try:
             if not call.path:

@@ -92,6 +92,10 @@ def why_not(parent: Path) -> str:
     """Why compilers should not write below a folder; "" if they may. Creates a missing folder."""
     if has_space(parent):
         return "has a space in its path, which torch does not quote when it calls the C++ compiler"
+    try:
+        str(parent).encode()
+    except UnicodeEncodeError:
+        return "has a path that is no UTF-8, which compilers and the index of the store do not take"
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if reason := why_not_trusted(parent, sticky=True):
         return reason

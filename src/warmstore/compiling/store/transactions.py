@@ -50,11 +50,12 @@ class Transactions:
         """Add artifacts whose blobs were staged. Releases what `name` had reserved."""
         db = index.connection()
         known = {digest for (digest,) in db.execute("SELECT digest FROM blobs")}
-        new = {artifact.digest: artifact.size for artifact in artifacts if artifact.digest not in known}
+        staged = {artifact.digest: artifact.size for artifact in artifacts}
         with index.transaction():
-            db.executemany("INSERT INTO blobs VALUES (?, ?, 0)", new.items())
+            new = [(digest, size) for digest, size in staged.items() if digest not in known]
+            db.executemany("INSERT INTO blobs VALUES (?, ?, 0)", new)
             db.execute("DELETE FROM claims WHERE name = ?", (name,))
-        for digest in new:
+        for digest in staged:  # also over a known blob, whose file may be missing or damaged
             self._blobs.take_staged(digest)
         with index.transaction():
             for artifact in artifacts:
