@@ -128,8 +128,8 @@ class QuotaFiles(Files):
         """Do nothing: see the class."""
 
     def before_log(self) -> contextlib.AbstractContextManager[None]:
-        """The lock of the quota, which a log takes as it grows. Whoever evicts a chunk of its store holds that and waits
-        for the lock of the log: taken inside of it, both would wait for ever."""
+        """The lock of the quota, which a log takes as it grows. Whoever evicts a chunk of its store holds that and
+        waits for the lock of the log: taken inside of it, both would wait for ever."""
         return self.quota.reserve(0)
 
     def _growing(self, descriptor: int, end: int) -> contextlib.AbstractContextManager[None]:
