@@ -1,10 +1,13 @@
 """Inside compiled models, under autocast, in channels-last, on the meta device."""
 
+import threading
+
 import pytest
 import torch
 from tests.slow import thinned
-from torch import nn
+from torch import nn, overrides
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils import _python_dispatch, flop_counter
 
 import warmstore as ws
 
@@ -139,6 +142,54 @@ class TestChannelsLast:
         module(x[:2], cache_ids=[0, 1])
         module(x, cache_ids=range(6))
         assert seen == [True, True]
+
+
+class TestModesThatReplaceOperators:
+    @pytest.fixture(params=[overrides.TorchFunctionMode, _python_dispatch.TorchDispatchMode])
+    def scaled(self, request):
+        class Scaled(request.param):
+            def __init__(self, by):
+                super().__init__()
+                self.by = by
+
+            def change(self, function, types, args=(), kwargs=None):
+                found = function(*args, **(kwargs or {}))
+                return found * self.by if "abs" in str(function) else found
+
+            __torch_function__ = __torch_dispatch__ = change
+
+        return Scaled
+
+    def test_they_count(self, cached, scaled):
+        module, x = cached(torch.abs, versions="new"), torch.ones(2)
+        for _ in range(2):
+            assert module(x, cache_ids=[0, 1]).tolist() == [1, 1]
+            for by in (2.0, 3.0):
+                with scaled(by):
+                    assert module(x, cache_ids=[0, 1]).tolist() == [by, by]
+        with flop_counter.FlopCounterMode(display=False), torch.device("cpu"):
+            assert module(x, cache_ids=[0, 1]).tolist() == [1, 1]
+        assert module.module.rows == [2, 2, 2]
+
+    def test_they_count_while_another_thread_computes(self, cached, scaled):
+        began, done, x = threading.Event(), threading.Event(), torch.ones(2)
+
+        def function(x):
+            if x[0] == 5:
+                began.set()
+                done.wait(60)
+            return torch.abs(x)
+
+        module = cached(function, versions="new")
+        module(x, cache_ids=[0, 1])
+        other = threading.Thread(target=lambda: module(x * 5, cache_ids=[5, 6]))
+        other.start()
+        assert began.wait(60)
+        for by in (2.0, 3.0):
+            with scaled(by):
+                assert module(x, cache_ids=[0, 1]).tolist() == [by, by]
+        done.set()
+        other.join()
 
 
 class TestMeta:

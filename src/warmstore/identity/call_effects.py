@@ -80,7 +80,9 @@ class CallEffects:
         """
         last = {} if self.current is None else self.current.facts
         changed = [place for place in {**last, **now.facts} if now.facts.get(place) != last.get(place)]
-        fixed = now.of_thread & last.keys()  # another thread than that of the call has other settings
+        own = now.of_thread & last.keys()  # another thread than that of the call has other settings
+        below = tuple(f"{place}." for place in own)
+        fixed = own | {place for place in changed if place.startswith(below)}
         if not weights_too and self.current is not None:
             fixed |= now.weights | self.current.weights
         for place in changed:

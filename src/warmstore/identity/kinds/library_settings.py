@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from warmstore.identity.object_state import full_name
 from warmstore.identity.origin import origin_of_class
 from warmstore.identity.places import Place
 from warmstore.identity.walk import Walk
@@ -36,25 +37,38 @@ def record_settings(walk: Walk, library: str) -> None:
         place, _ = walk.root(("settings", "jax"), "settings of jax")
         walk.setting(place, _settings_of_jax)
     elif library == "torch":
-        from warmstore.identity.kinds.torch_objects import GLOBAL_HOOKS, modes_text, operator_modes
+        from warmstore.identity.kinds.torch_objects import GLOBAL_HOOKS, modes_text, only_watches
         from warmstore.identity.kinds.torch_settings import settings_text, text_of_thread
 
         place, _ = walk.root(("settings", "torch"), "settings of torch")
         walk.setting(place, settings_text)
-        walk.setting_of_thread(place + ".<thread>", text_of_thread)
+        if walk.settings.is_called_here:
+            _record_operator_modes(walk, place + ".<thread>")
+        else:
+            walk.setting_of_thread(place + ".<thread>", text_of_thread)
         if walk.settings.modes:
             walk.setting_of_thread(place + ".<modes>", modes_text)
-            walk.watch_cell(lambda: str([*map(id, operator_modes())]))  # the walk below keeps those that count alive
-            for at, mode in enumerate(operator_modes()):
-                if origin_of_class(
-                    type(mode)
-                ).is_program:  # others, such as counters of operators, count by their class
-                    walk.of_thread.add(place + f".<mode {at}>")
-                    walk.whole(place + f".<mode {at}>", mode)
         for holder in GLOBAL_HOOKS:
             walk.watch(holder)
-        for at, hook in enumerate([hook for holder in GLOBAL_HOOKS for hook in holder.values()]):
+        hooks = [hook for holder in GLOBAL_HOOKS for hook in holder.values() if not only_watches(hook)]
+        for at, hook in enumerate(hooks):
             walk.whole(place + f".<hook {at}>", hook)
+
+
+def _record_operator_modes(walk: Walk, place: Place) -> None:
+    """Record the settings of torch of this thread, and its modes that replace operators: those of the program with
+    their state, others by their class."""
+    from warmstore.identity.kinds.torch_objects import operator_modes
+    from warmstore.identity.kinds.torch_settings import text_of_thread
+
+    def text() -> str:
+        return " ".join([text_of_thread(), *(full_name(type(mode)) for mode in operator_modes())])
+
+    walk.setting_of_thread(place, text)
+    walk.watch_cell(lambda: str([*map(id, operator_modes())]))  # the walk below keeps those that count alive
+    for at, mode in enumerate(operator_modes()):
+        if origin_of_class(type(mode)).is_program:
+            walk.whole(place + f".<mode {at}>", mode)
 
 
 def _print_options() -> str:

@@ -10,7 +10,8 @@ import re
 import sys
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,11 +21,10 @@ import torch
 import xxhash
 from torch import nn, overrides
 from torch.autograd import forward_ad
-from torch.utils import _device, _python_dispatch
+from torch.utils import _python_dispatch
 
 from warmstore.identity.kinds.registry import Rule, inert
 from warmstore.identity.kinds.training_state import BACKWARD_HOOKS, HOOKS_OF_TENSORS, record_hooks
-from warmstore.identity.object_state import full_name
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import atom_text, order_text
@@ -47,6 +47,13 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _FLAGS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 GLOBAL_HOOKS = (nn.modules.module._global_forward_pre_hooks, nn.modules.module._global_forward_hooks)
 """Hooks that run for every module."""
+
+_WATCHERS = (
+    "torch.utils._device", "torch.utils.flop_counter", "torch.utils.checkpoint", "torch.utils._debug_mode",
+    "torch.utils.module_tracker", "torch.cuda._sanitizer", "torch.distributed._tools.",
+    "torch.distributed.tensor.debug.",
+)  # fmt: skip
+"""Modules of torch whose modes and hooks leave the results of operators as they are."""
 
 _MANGLED = re.compile(rb"[./]?___torch_mangle_(\d+)")
 _DEFINITION = re.compile(rb"^(?=class |def )", re.MULTILINE)
@@ -151,7 +158,7 @@ def _text(walk: Walk, place: Place, value: torch.Tensor) -> str:
 
 def tensor_text(value: torch.Tensor, how: str = "content") -> str:
     """The text of a tensor: dtype, shape, layout, device type and, unless `how` is "layout", its elements."""
-    with torch.no_grad():
+    with torch.no_grad(), _as_without_modes():
         head = f"tensor {str(value.dtype)[6:]} {tuple(value.shape)}"
         if how == "layout" or value.device.type == "meta":
             strides = value.stride() if value.layout == torch.strided else ""
@@ -378,22 +385,37 @@ def autocast_modes(device: torch.device | None = None) -> list[str]:
 
 
 def modes_text() -> str:
-    """The modes of the current thread that decide the results of operators: gradients, inference, autocast, and the
-    classes of those that replace operators."""
+    """The modes of the current thread that decide the results of operators: gradients, inference and autocast."""
     autocast = [f"autocast {mode}" for mode in autocast_modes()]
     modes = ["grad"] * torch.is_grad_enabled() + ["inference"] * torch.is_inference_mode_enabled()
-    return " ".join([*modes, *autocast, *(full_name(type(mode)) for mode in operator_modes())])
+    return " ".join([*modes, *autocast])
 
 
 def operator_modes() -> list[Any]:
     """The modes of the program and of libraries in the current thread that replace operators, the outermost first.
 
-    `with torch.device(...)` is none of them: it counts as the default device.
+    `with torch.device(...)` is none of them: it counts as the default device. Nor are torch's own that only watch
+    operators, such as `FlopCounterMode`.
     """
     if not (torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()):
         return []
     stack = *overrides._get_current_function_mode_stack(), *_python_dispatch._get_current_dispatch_mode_stack()
-    return [mode for mode in stack if not isinstance(mode, _device.DeviceContext)]
+    return [mode for mode in stack if not only_watches(mode)]
+
+
+def only_watches(mode_or_hook: Any) -> bool:
+    """Whether a mode or a hook is one of torch's own that leaves results as they are."""
+    return str(getattr(mode_or_hook, "__module__", "")).startswith(_WATCHERS)
+
+
+@contextmanager
+def _as_without_modes() -> Iterator[None]:
+    """In this context, operators are torch's own."""
+    if not operator_modes():
+        yield
+        return
+    with torch._C.DisableTorchFunction(), _python_dispatch._disable_current_modes():
+        yield
 
 
 def draws(name: str) -> bool:
