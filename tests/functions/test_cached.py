@@ -79,6 +79,27 @@ def keep(tmp_path: Path) -> Any:
 
 
 class TestArguments:
+    def test_other_code_and_defaults_have_other_parameters(self, keep: Any) -> None:
+        def less(a: float, b: float = 7, *, times: float = 1) -> float:
+            return (a - b) * times
+
+        def reordered(b: float, a: float = 7, *, times: float = 1) -> float:
+            return (a - b) * times
+
+        f = keep(less)
+        assert f(9) == 2
+        less.__defaults__ = (8,)
+        assert (f(9), f(9, 7)) == (1, 2)
+        less.__kwdefaults__["times"] = 2
+        assert (f(9), f(9, times=1)) == (2, 1)
+        less.__code__ = reordered.__code__
+        assert (f(9, 5), f(a=9, b=5)) == (-8, 8)
+        of_partial = functools.partial(scaled, by=2)
+        g = keep(of_partial)
+        assert g(3) == 6
+        of_partial.keywords["by"] = 3
+        assert (g(3), g(3, by=2)) == (9, 6)
+
     def test_however_a_call_passes_them_they_are_the_same(self, keep: Any, calls: list[Any]) -> None:
         f = keep(scaled)
         assert [f(1), f(1, 2.0), f(x=1), f(by=2.0, x=1), f(1, offset=0)] == [2.0] * 5

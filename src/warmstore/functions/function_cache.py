@@ -124,7 +124,7 @@ class FunctionCache(Closeable):
 
     def _get(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call: the kept one, or a new one, which is kept."""
-        arguments = self._parameters.bind(args, kwargs)
+        arguments = self._bind(args, kwargs)
         if arguments is None:
             return self._function(*args, **kwargs)  # raises TypeError
         key, recorded, identity = self._key(arguments)
@@ -133,15 +133,19 @@ class FunctionCache(Closeable):
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Compute a call even if its result is kept, and keep the new result instead."""
-        arguments = self._parameters.bind(args, kwargs)
+        arguments = self._bind(args, kwargs)
         if arguments is None:
             return self._function(*args, **kwargs)
         return self._compute(arguments, args, kwargs, *self._key(arguments))
 
     def check_call_in_cache(self, *args: Any, **kwargs: Any) -> bool:
         """Whether the result of a call is kept. Computes nothing."""
-        arguments = self._parameters.bind(args, kwargs)
+        arguments = self._bind(args, kwargs)
         return arguments is not None and self._open().holds(self._key(arguments)[0])
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Argument] | None:
+        parameters = self._parameters = self._parameters.renewed()
+        return parameters.bind(args, kwargs)
 
     def _key(self, arguments: list[Argument]) -> tuple[bytes, RecordedIdentity, Identity]:
         objects: dict[str, Any] = {}

@@ -3,6 +3,8 @@
 import functools
 import inspect
 from collections.abc import Callable, Collection
+from operator import is_
+from types import FunctionType
 from typing import Any
 
 Argument = tuple[str, Any]
@@ -18,7 +20,9 @@ class Parameters:
     """
 
     def __init__(self, function: Callable[..., Any], ignore: Collection[str]) -> None:
+        self._function = function
         self._ignore = frozenset(ignore)
+        self._made_of = _made_of(function)
         try:
             self._signature = inspect.signature(function, follow_wrapped=False)
         except ValueError:  # some functions of C have none
@@ -36,6 +40,18 @@ class Parameters:
             self._order = tuple(parameter.name for parameter in parameters)
         self._positional = sum(p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for p in parameters)
         self._defaults = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+
+    def renewed(self) -> "Parameters":
+        """The parameters of the function as it is now. A program may replace its code and its defaults."""
+        function, before = self._function, self._made_of
+        if type(function) is FunctionType and not function.__kwdefaults__:  # most are, and each call asks
+            code, defaults, *others = before
+            if function.__code__ is code and function.__defaults__ is defaults and not others:
+                return self
+        now = _made_of(function)
+        if len(now) == len(before) and all(map(is_, now, before)):
+            return self
+        return Parameters(self._function, self._ignore)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Argument] | None:
         """The arguments of a call without the ignored ones, in the order of the parameters. None: the call does not
@@ -79,6 +95,22 @@ class Parameters:
             else:
                 found.append((name, value))
         return found
+
+
+def _made_of(function: Any) -> list[Any]:
+    """The objects that decide the signature of a function."""
+    parts: list[Any] = []
+    while isinstance(function, functools.partial):
+        parts += [*function.keywords, *function.keywords.values()]
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None:  # a method, or an object that is called
+        function = getattr(function, "__func__", None) or type(function).__call__
+        code = getattr(function, "__code__", None)
+    parts += [code, getattr(function, "__defaults__", None)]
+    if of_names := getattr(function, "__kwdefaults__", None):
+        parts += [*of_names, *of_names.values()]
+    return parts
 
 
 def name_of(function: Any) -> str:
