@@ -27,6 +27,7 @@ from torch.autograd import forward_ad
 from torch.utils import _python_dispatch, flop_counter
 
 import warmstore as ws
+from warmstore.identity.named_files import FileStamps
 
 
 def scaled(x: Any, by: float = 2.0, *, offset: int = 0) -> Any:
@@ -526,6 +527,27 @@ class TestFiles:
         assert f(paths) == [True, False]
         paths[0].rename(paths[1])
         assert f(paths) == [False, True]
+
+    @pytest.mark.parametrize("value", [1, "x"])
+    def test_most_of_many_texts_are_not_looked_up(
+        self, keep: Any, tmp_path: Path, monkeypatch: Any, value: Any
+    ) -> None:
+        looked_up = []
+
+        class Stamps(FileStamps):
+            def stamp(self, text: str, **options: Any) -> str:
+                looked_up.append(text)
+                return super().stamp(text, **options)
+
+        monkeypatch.setattr("warmstore.functions.value_texts._STAMPS", Stamps())
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "of").mkdir()
+        f = keep(lambda table: Path(list(table)[-1]).read_text())
+        for text in ("a", "bc"):
+            (tmp_path / "of" / "mine.txt").write_text(text)
+            table = {f"key {at}": value for at in range(5000)} | {"of/mine.txt": value}
+            assert f(table) == f(table) == text
+        assert set(looked_up) == {"of/mine.txt"}
 
     def test_a_folder_counts_with_the_files_below_it(self, keep: Any, tmp_path: Path) -> None:
         f, folder = self.read(keep), tmp_path / "data"

@@ -13,7 +13,7 @@ import numpy as np
 
 from warmstore.errors import NoFingerprint
 from warmstore.functions.results import holds_results
-from warmstore.identity.named_files import FileStamps, TooManyFiles
+from warmstore.identity.named_files import FEW, FileStamps, TooManyFiles, first_parts
 from warmstore.identity.object_state import full_name
 from warmstore.identity.plain_data import (
     ATOMS,
@@ -95,9 +95,13 @@ def _shown(at: int, key: Any) -> str:
 def _files(place: str, names: list[Any]) -> str:
     """What the files and folders are that some texts name; "" without any."""
 
+    firsts = first_parts() if len(names) > FEW else None  # most of many texts, such as the keys of a table, name none
+
     def stamp(text: str) -> str:
+        if len(text) > LONGEST_PATH or (firsts is not None and text.partition("/")[0] not in firsts):
+            return ""
         try:
-            return _STAMPS.stamp(text, is_sample=True) if len(text) <= LONGEST_PATH else ""
+            return _STAMPS.stamp(text, is_sample=True)
         except TooManyFiles as error:
             raise NoFingerprint(
                 f"{place}: {str(error).partition(', too many')[0]}, too many to be examined in each call. "

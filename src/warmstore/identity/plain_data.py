@@ -18,6 +18,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -173,6 +174,7 @@ class PlainTexts:
         self.alive: list[Any] = []
         self.has_decimals = False
         self.cycles = False  # whether an object contains itself
+        self.has_moved = moved is not None
         self._is_simple = is_simple
         self._moved = moved
         self.by_content = by_content
@@ -411,7 +413,20 @@ def _set(plain: PlainTexts, value: Any, depth: int) -> str:
 def _dict(plain: PlainTexts, value: Any, depth: int) -> str:
     depth += 1
     name = "" if type(value) is dict else type(value).__name__
-    return f"{name}{{{', '.join([f'{plain.text(k, depth)}: {plain.text(v, depth)}' for k, v in value.items()])}}}"
+    return f"{name}{{{', '.join(_pairs(plain, value, depth))}}}"
+
+
+def _pairs(plain: PlainTexts, value: Any, depth: int) -> list[str]:
+    """The texts of the keys and values of a dict. One of texts, as a table of names, takes a third of the time."""
+    if len(value) > _SAME_TYPE and not plain.has_moved and set(map(type, value)) == {str}:
+        kinds = set(map(type, value.values()))
+        if kinds <= _CHEAP:
+            plain.strings += value
+            return [f"{_str(key)}: {_text_of_cheap(item)}" for key, item in value.items()]
+        if kinds == {str}:
+            plain.strings += chain.from_iterable(value.items())
+            return [f"{_str(key)}: {_str(item)}" for key, item in value.items()]
+    return [f"{plain.text(key, depth)}: {plain.text(item, depth)}" for key, item in value.items()]
 
 
 def _deque(plain: PlainTexts, value: Any, depth: int) -> str:
