@@ -7,6 +7,7 @@ import torch
 from tests.slow import thinned
 from torch import nn, overrides
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses import fake_tensor
 from torch.utils import _python_dispatch, flop_counter
 
 import warmstore as ws
@@ -202,6 +203,18 @@ class TestMeta:
             assert (out.shape, out.device.type) == ((4, 2), "meta")
         module.cache.close()
         assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("calls", [0, 2])
+    def test_an_exported_module_computes_what_the_wrapped_one_does(self, tmp_path, linear, calls):
+        module, x, ids = ws.CachedModule(linear, ws.FeatureCache(tmp_path, "id")), torch.rand(4, 3), list(range(4))
+        for _ in range(calls):
+            module(x, cache_ids=ids)
+        exported = torch.export.export(module, (x,), {"cache_ids": ids}, strict=False).module()
+        torch.testing.assert_close(exported(x, cache_ids=ids), linear(x))
+        with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            assert module(mode.from_tensor(x), cache_ids=ids).shape == (4, 2)
+        torch.testing.assert_close(module(x, cache_ids=ids), linear(x))
+        assert module.cache.stats().misses == 4
 
     def test_nothing_is_kept_beside_real_values(self, cached):
         module = cached()

@@ -80,11 +80,17 @@ class Arguments:
 
     def device(self) -> torch.device | None:
         """The device of the first tensor."""
-        for value in (*self.args, *self.kwargs.values()):
-            found = _first_tensor(value)
-            if found is not None:
-                return found.device
-        return None
+        found = self._first_tensor()
+        return None if found is None else found.device
+
+    def has_values(self) -> bool:
+        """Whether the first tensor has values, and not a shape alone, as on the meta device or where torch traces."""
+        found = self._first_tensor()
+        return found is None or not (found.is_meta or type(found).__module__ == "torch._subclasses.fake_tensor")
+
+    def _first_tensor(self) -> torch.Tensor | None:
+        found = (_first_tensor(value) for value in (*self.args, *self.kwargs.values()))
+        return next((tensor for tensor in found if tensor is not None), None)
 
     def fixed(self, names: Sequence[str] = ()) -> dict[str, Any]:
         """The values that are the same for all samples, by argument. A mark replaces the parts that are batches.
