@@ -49,6 +49,15 @@ def test_changed_constant_does_not_fit(cache):
         cache.put_batch([2], (torch.ones(1), 0.25))
 
 
+def test_a_constant_is_the_same_bit_for_bit(cache):
+    for at in range(2):
+        cache.put_batch([at], (torch.ones(1), float("nan"), float("-inf"), 0.0))
+        cache.flush()
+    assert str(cache.get_batch([0, 1])[0][1:]) == "(nan, -inf, 0.0)"
+    with pytest.raises(ws.SchemaMismatch, match=r"-0\.0"):
+        cache.put_batch([2], (torch.ones(1), float("nan"), float("-inf"), -0.0))
+
+
 def test_shape_that_varies_after_the_commit_needs_variable(cache):
     cache.put_batch([1], torch.ones(1, 3))
     cache.flush()

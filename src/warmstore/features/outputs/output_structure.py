@@ -341,8 +341,9 @@ def _difference(known: TreeSpec, given: TreeSpec, path: str) -> str:
     if known.get("array") != given.get("array"):
         return f"{name} was the same for all samples (out_dims had None for it) and has other values now"
     for part in ("value", "dtype", "ndim", "type", "keys"):
-        if known.get(part) != given.get(part) or type(known.get(part)) is not type(given.get(part)):
-            return f"{name} had {part} {known.get(part)!r} and has {given.get(part)!r}"
+        before, now = known.get(part), given.get(part)
+        if type(before) is not type(now) or (repr(before) != repr(now) if part == "value" else before != now):
+            return f"{name} had {part} {before!r} and has {now!r}"
     children, others = children_of(known, path), given.get("children", ())
     if len(children) != len(others):
         return f"{name} had {len(children)} entries and has {len(others)}"
