@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import xxhash
@@ -62,7 +63,8 @@ def test_the_ends_of_64_bits(number: int) -> None:
 
 def test_arrays_with_ids_beyond_63_bits() -> None:
     numbers = [0, 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
-    assert as_keys(np.array(numbers, np.uint64)).packed == as_keys(numbers).packed
+    for order in "<>":
+        assert as_keys(np.array(numbers, f"{order}u8")).packed == as_keys(numbers).packed
 
 
 def test_every_kind_of_string_is_one_key() -> None:
@@ -70,7 +72,18 @@ def test_every_kind_of_string_is_one_key() -> None:
     assert len(set(itertools.chain.from_iterable(as_keys(ids).packed for ids in same))) == 1
 
 
-@pytest.mark.parametrize("ids", [[], (), np.zeros(0, np.int64), np.zeros(0, "U1"), torch.zeros(0, dtype=torch.int64)])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [],
+        (),
+        np.zeros(0, np.int64),
+        np.zeros(0, "U1"),
+        torch.zeros(0, dtype=torch.int64),
+        np.array([]),
+        torch.tensor([]),
+    ],
+)
 def test_no_ids(ids: Any) -> None:
     keys = as_keys(ids)
     assert len(keys) == 0
@@ -78,7 +91,11 @@ def test_no_ids(ids: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "ids", [None, 5, "abc", b"abc", [None], [1, None], iter([1]), np.zeros((2, 2), int), np.int64(1), torch.tensor(1)]
+    "ids",
+    [
+        *(None, 5, "abc", b"abc", [None], [1, None], iter([1]), np.zeros((2, 2), int), np.int64(1), torch.tensor(1)),
+        *({"a", "b"}, frozenset("ab"), pd.DataFrame({"a": [1, 2], "b": [3, 4]})),
+    ],
 )
 def test_what_is_not_a_list_of_ids(ids: Any) -> None:
     with pytest.raises(BadIds, match="cache_ids"):

@@ -107,16 +107,16 @@ def as_keys(ids: Any) -> Keys:
         BadIdType: an id is none of these.
     """
     is_list = True
+    if len(shape := getattr(ids, "shape", (0,))) != 1:  # a table of pandas has its columns as items
+        raise BadIds(f"cache_ids must have one dimension, one id per sample; got shape {tuple(shape)}")
     if isinstance(ids, np.ndarray) or is_tensor(ids):
         array = to_numpy(ids)
-        if array.ndim != 1:
-            raise BadIds(f"cache_ids must have one dimension, one id per sample; got shape {array.shape}")
         if array.dtype.kind in "iu":
             return _from_integers(array)
-        if array.dtype.kind not in "UO":
+        if array.dtype.kind not in "UO" and len(array):  # NumPy and torch make floats of an empty list
             raise BadIdType(f"cache_ids must be {_KINDS}; got an array of {array.dtype}")
         ids, is_list = array.tolist(), False
-    if isinstance(ids, str | bytes) or not hasattr(ids, "__len__"):
+    if isinstance(ids, str | bytes | set | frozenset) or not hasattr(ids, "__len__"):  # a set has no order
         raise BadIds(f"cache_ids must be a list, array or tensor with one id per sample; got {ids!r:.80}")
     ids = list(ids)
     halves = np.empty((len(ids), 2), np.uint64)
@@ -134,7 +134,7 @@ def as_keys(ids: Any) -> Keys:
 
 def _from_integers(array: np.ndarray[Any, Any]) -> Keys:
     halves = np.empty((len(array), 2), np.uint64)
-    if array.dtype != np.uint64:
+    if array.dtype.kind == "i" or array.itemsize < 8:
         halves.view(np.int64)[:, 0] = array
         halves[:, 1] = _SIGNED
         return Keys(halves, True)
