@@ -904,7 +904,7 @@ class TestRefused:
 
     def test_an_open_file_and_a_generator(self, keep: Any, tmp_path: Path) -> None:
         f = keep(lambda x: len(list(x)))
-        with pytest.raises(ws.NoFingerprint, match=r"x.*generator.*ignore="):
+        with pytest.raises(ws.NoFingerprint, match=r"x.*generator.*\. Pass ignore="):  # and not `version=`
             f(number for number in range(3))
         (tmp_path / "file").touch()
         with (tmp_path / "file").open() as file, pytest.raises(ws.NoFingerprint, match=r"open file.*ignore="):

@@ -81,7 +81,6 @@ class CallIdentity:
         """Raise for an identity whose results must not be kept; see `recorded`."""
         if identity is self._checked:
             return
-        identity.require()
         unknown = recorded.found.unknown
         if unknown and self._alone is not None and recorded is not self._alone:
             covered = _in_words(self._alone)
@@ -91,6 +90,7 @@ class CallIdentity:
                     f"{reasons(extra)}. Pass ignore=({next(iter(extra))!r},) where it makes no difference, or define "
                     "__identity__ on the object; version= stands for parts of the function alone"
                 )
+        identity.require()
         drawn = [place for place, text in identity.facts.items() if place == _DEFAULT_OF_TORCH or _is_generator(text)]
         if drawn:
             raise NotStateless(
