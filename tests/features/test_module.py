@@ -265,6 +265,7 @@ class TestMapLocation:
 
     def test_map_location(self, tmp_path, counting):
         module = ws.CachedModule(counting(lambda x: x), ws.FeatureCache(tmp_path, "id"), map_location="meta")
+        assert module(torch.ones(0, 1), cache_ids=[]).device.type == "meta"
         x = torch.ones(2, 3)
         for _ in range(2):
             assert module(x, cache_ids=[1, 2]).device.type == "meta"

@@ -156,8 +156,10 @@ class CachedModule(nn.Module):
             self._last = None
         keys, arguments = self._read(args, kwargs, cache_ids)
         where = arguments.device()
-        if not len(keys) or not arguments.has_values():
+        if not arguments.has_values():
             return self._compute(args, kwargs)
+        if not len(keys):
+            return self._compute_only(arguments)
         if arguments.open is not None:
             name, value = arguments.open
             shape = tuple(value.shape) if hasattr(value, "shape") else f"({len(value)},)"
