@@ -125,3 +125,15 @@ def test_rows_that_were_evicted(tmp_path, module):
             old = torch.full((10, 8), float(max(first - 40_000, 0) // 2000 * 2000))
             assert torch.equal(features(old, cache_ids=np.arange(10) + int(old[0, 0])), old * module.weight)
         assert cache.stats().evicted
+
+
+def test_a_tensor_that_is_a_setting_by_batch_args(tmp_path):
+    class Total(nn.Module):
+        def forward(self, x):
+            return x.sum() * torch.ones(3, 1)
+
+    with ws.FeatureCache(tmp_path, "c", versions="new") as cache:
+        features = ws.CachedModule(Total(), cache, batch_args=[])
+        for value in (1.0, 1.0, 1.0, 2.0):
+            assert features(torch.full((3,), value), cache_ids=range(3)).tolist() == [[3 * value]] * 3
+            cache.flush()

@@ -176,7 +176,8 @@ class CachedModule(nn.Module):
         if self._out_dims is not UNSET:
             session.check_dims(self._out_dims)
         if not len(missing) and session.serves(len(keys)):
-            if where is not None and self._out_dims is UNSET and not kwargs and _is_one_tensor(args):
+            is_plain = self._out_dims is UNSET and not kwargs and _is_one_tensor(args)
+            if where is not None and is_plain and not arguments.fixed():  # `batch_args` may say it is a setting
                 self._last = session, self._detector.identity(), where, _autocast(where), device
             return session.assemble(values, device)
         try:
