@@ -5,6 +5,7 @@ import io
 import pickle
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -254,6 +255,12 @@ def test_disabled_calls_the_module_and_nothing_else(tmp_path):
         module(torch.rand(3, 2))
 
 
+@dataclass
+class Boxes:
+    corners: torch.Tensor
+    name: str
+
+
 class TestMapLocation:
     """F10: stored on the CPU, returned where the input is, or where asked."""
 
@@ -271,6 +278,13 @@ class TestMapLocation:
             assert module(x, cache_ids=[1, 2]).device.type == "meta"
         assert module(torch.ones(3, 3), cache_ids=[1, 2, 3]).device.type == "meta"
         assert torch.equal(module.cache.get_batch([1, 2])[0], x)
+
+    def test_map_location_of_a_dataclass_that_is_not_stored(self, tmp_path, counting):
+        module = counting(lambda x, weights: Boxes(x + weights[:1].sum(), "x"))
+        module = ws.CachedModule(module, ws.FeatureCache(tmp_path, "id"), map_location="meta")
+        output = module(torch.ones(2, 3), torch.ones(2, 2), cache_ids=[1, 2])  # weights for each sample, or for all
+        assert (type(output), output.corners.device.type, output.name) == (Boxes, "meta", "x")
+        assert len(module.cache) == 0
 
 
 class TestGradModes:

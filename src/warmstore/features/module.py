@@ -28,10 +28,10 @@ from warmstore.features.open_cache import OpenCache
 from warmstore.features.outputs.dims_inference import Dimensions, is_guess
 from warmstore.features.outputs.out_dims import UNSET, check_out_dims
 from warmstore.features.outputs.output_structure import unflatten
+from warmstore.features.outputs.placement import detached, placed
 from warmstore.features.outputs.selection import OutputSelection
 from warmstore.identity import Identity
 from warmstore.identity.kinds.torch_objects import autocast_modes
-from warmstore.records.format.array_interop import on_device
 from warmstore.records.index.sample_keys import Keys, as_keys
 
 _log = logging.getLogger("warmstore")
@@ -242,13 +242,13 @@ class CachedModule(nn.Module):
             doubt = self._doubt(session, output, arguments, computed, computed_keys)
             if doubt:
                 self._warn_once("output", doubt)
-                return _moved(output, self._device) if whole else self._compute_only(arguments)
+                return placed(output, self._device) if whole else self._compute_only(arguments)
             sure = sure or not is_guess(output, 1, session.lists)
         stored = None if len(which) == len(computed) else which
         structure, leaves = session.put(computed_keys, output, self._out_dims, stored, sure=sure)
         if whole:
             by_path = {leaf.path: leaf.restored() for leaf in leaves}
-            return unflatten(structure, lambda path: _detached(by_path[path], self._device), device)
+            return unflatten(structure, lambda path: detached(by_path[path], self._device), device)
         return session.assemble(session.completed(values, missing, leaves, inverse, len(keys)), device)
 
     def _doubt(self, session: CacheSession, output: Any, arguments: Arguments, computed: Any, keys: Keys) -> str:
@@ -295,7 +295,7 @@ class CachedModule(nn.Module):
                 session.confirm(self._run_some(arguments, np.zeros(2, np.int64)), 2)
 
     def _compute_only(self, arguments: Arguments) -> Any:
-        return _moved(self._compute(arguments.args, arguments.kwargs), self._device)
+        return placed(self._compute(arguments.args, arguments.kwargs), self._device)
 
     def _compute(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], is_bound: Callable[[], bool] | None = None
@@ -411,18 +411,6 @@ def _autocast(device: torch.device | None) -> str:
 def _device_of(module: nn.Module) -> torch.device | None:
     # Inputs without a tensor, such as texts: outputs are where the module is.
     return next((tensor.device for tensors in (module.parameters(), module.buffers()) for tensor in tensors), None)
-
-
-def _moved(output: Any, device: torch.device | None) -> Any:
-    return torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: _detached(tensor, device), output)
-
-
-def _detached(values: Any, device: torch.device | None) -> Any:
-    if isinstance(values, list):
-        return [_detached(value, device) for value in values]
-    if not isinstance(values, torch.Tensor):
-        return values
-    return values.detach() if device is None else on_device(values.detach(), device)
 
 
 def _inner_prefix(module: nn.Module, prefix: str) -> str:
