@@ -137,3 +137,21 @@ def test_a_tensor_that_is_a_setting_by_batch_args(tmp_path):
         for value in (1.0, 1.0, 1.0, 2.0):
             assert features(torch.full((3,), value), cache_ids=range(3)).tolist() == [[3 * value]] * 3
             cache.flush()
+
+
+def test_a_wrapped_module_that_was_replaced(features, module):
+    other = Counting().eval()
+    other.weight.data += 1
+    features.module = other
+    assert torch.equal(features(X[:6], cache_ids=np.arange(6)), other(X[:6]))
+    features.module = module
+    assert torch.equal(features(X[:6], cache_ids=np.arange(6)), X[:6] * module.weight)
+    assert module.calls == []
+
+
+def test_a_replica_of_data_parallel_is_the_module(features, module):
+    replica, inner = features._replicate_for_data_parallel(), module._replicate_for_data_parallel()
+    inner.weight = module.weight.data  # as torch.nn.parallel.replicate does
+    replica._modules["module"] = inner
+    assert torch.equal(replica(X[:8], cache_ids=np.arange(8)), X[:8] * module.weight)
+    assert module.calls == []

@@ -23,7 +23,7 @@ from warmstore.features.calls.module_method import ModuleMethod, as_module, para
 from warmstore.features.calls.stateless import DrawCheck, TrainingCheck, check_stateless
 from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_versions import difference, fingerprint_of
-from warmstore.features.module_changes import detector_of
+from warmstore.features.module_changes import ModuleChangeDetector, detector_of
 from warmstore.features.open_cache import OpenCache
 from warmstore.features.outputs.dims_inference import Dimensions, is_guess
 from warmstore.features.outputs.out_dims import UNSET, check_out_dims
@@ -140,7 +140,7 @@ class CachedModule(nn.Module):
             WriteFailed: an earlier write in the background failed; its samples are still pending.
         """
         if not self.enabled:
-            with self._detector.calling():
+            with self._current.calling():
                 return self._select.of_output(self.module(*args, **kwargs))
         if torch.compiler.is_compiling():
             return torch.compiler.disable(self._call)(args, kwargs, cache_ids)  # files and locks cannot be traced
@@ -178,7 +178,7 @@ class CachedModule(nn.Module):
         if not len(missing) and session.serves(len(keys)):
             is_plain = self._out_dims is UNSET and not kwargs and _is_one_tensor(args)
             if where is not None and is_plain and not arguments.fixed():  # `batch_args` may say it is a setting
-                self._last = session, self._detector.identity(), where, _autocast(where), device
+                self._last = session, self._current.identity(), where, _autocast(where), device
             return session.assemble(values, device)
         try:
             return self._fill(session, arguments, keys, values, missing, device)
@@ -196,7 +196,7 @@ class CachedModule(nn.Module):
         session, identity, where, autocast, device = last
         if cache_ids is None or kwargs or not _is_one_tensor(args) or args[0].device != where:
             return None
-        if self._detector.identity() is not identity or _autocast(where) != autocast:
+        if self._current.identity() is not identity or _autocast(where) != autocast:
             return None
         keys = as_keys(cache_ids)
         return session.serve(keys, device) if len(keys) == len(args[0]) else None
@@ -300,7 +300,7 @@ class CachedModule(nn.Module):
     def _compute(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], is_bound: Callable[[], bool] | None = None
     ) -> Any:
-        with torch.no_grad(), self._detector.calling():  # `calling` checks the exact identity first
+        with torch.no_grad(), self._current.calling():  # `calling` checks the exact identity first
             if is_bound is not None and not is_bound():
                 raise _OtherVersionError
             with self._settings.calling():
@@ -338,6 +338,16 @@ class CachedModule(nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("module"), name)
 
+    @property
+    def _current(self) -> ModuleChangeDetector:
+        """The detector of the wrapped module. The program, or a library that converts modules, may have replaced it."""
+        module = self._modules["module"]
+        assert module is not None
+        if self._detector.module is not module and not module.__dict__.get("_is_replica"):  # of DataParallel
+            self._detector = self._detector.of(module)
+            self.cache._detectors.add(self._detector)
+        return self._detector
+
     def _ids(self, cache_ids: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if cache_ids is not None:
             return cache_ids
@@ -352,7 +362,7 @@ class CachedModule(nn.Module):
         )
 
     def _bind(self, arguments: Arguments) -> CacheSession:
-        identity = self._detector.identity()
+        identity = self._current.identity()
         fixed = {**arguments.fixed(self._names), **self._select.settings}
         autocast = _autocast(arguments.device() or _device_of(self.module))
         call = identity.digest, *(self._settings.text(name, value) for name, value in fixed.items()), *fixed, autocast
@@ -385,7 +395,7 @@ class CachedModule(nn.Module):
         version = self.cache._session.version
         self._recalled = True
         stored = version.stored_roles
-        if stored and (version.fingerprint or {}).get("module") == self._detector.identity().digest:
+        if stored and (version.fingerprint or {}).get("module") == self._current.identity().digest:
             self._roles.update({path: role for path, role in stored.items() if path not in self._roles})
 
     def __identity__(self) -> nn.Module:

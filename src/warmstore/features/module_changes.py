@@ -44,7 +44,7 @@ class ModuleChangeDetector:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._module = module
+        self.module = module
         self._version = version
         self._ignore = ignore
         if recorded is None:
@@ -71,9 +71,13 @@ class ModuleChangeDetector:
         """Call the module in this context: its changes of itself, except of weights, do not change its identity."""
         with ExitStack() as stack:
             for (number, _, _), detector in list(_live.items()):
-                if number == id(self._module):
+                if number == id(self.module):
                     stack.enter_context(detector._recorded.calling())
             yield
+
+    def of(self, module: nn.Module) -> ModuleChangeDetector:
+        """The detector of another module with the same options."""
+        return detector_of(module, self._version, self._ignore)
 
     @property
     def window(self) -> float:
@@ -81,7 +85,7 @@ class ModuleChangeDetector:
         return self._recorded.window
 
     def __reduce__(self) -> Any:
-        return detector_of, (self._module, self._version, self._ignore, self._recorded)
+        return detector_of, (self.module, self._version, self._ignore, self._recorded)
 
 
 def detector_of(
