@@ -155,3 +155,15 @@ def test_a_replica_of_data_parallel_is_the_module(features, module):
     replica._modules["module"] = inner
     assert torch.equal(replica(X[:8], cache_ids=np.arange(8)), X[:8] * module.weight)
     assert module.calls == []
+
+
+def test_another_cache_is_used_from_the_next_call_on(features, module, tmp_path):
+    before, kept = features.cache, len(features.cache)
+    with ws.FeatureCache(tmp_path, "other") as features.cache:
+        for _ in range(3):
+            features(X[:6], cache_ids=np.arange(6))
+            features.cache.flush()
+        assert (len(before), len(features.cache), module.calls) == (kept, 6, [6])
+        before.close()
+        features(X[:8], cache_ids=np.arange(8))
+        assert len(features.cache) == 8

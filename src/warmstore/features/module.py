@@ -37,9 +37,9 @@ from warmstore.records.index.sample_keys import Keys, as_keys
 _log = logging.getLogger("warmstore")
 
 
-_Hit = tuple[CacheSession, Identity, torch.device, str, torch.device | None]
-"""The last call that found all its samples: its session and identity, the input's device, autocast, and the output's
-device."""
+_Hit = tuple[OpenCache, CacheSession, Identity, torch.device, str, torch.device | None]
+"""The last call that found all its samples: its cache, session and identity, the input's device, autocast, and the
+output's device."""
 
 
 class _OtherVersionError(Exception):
@@ -117,7 +117,7 @@ class CachedModule(nn.Module):
         self._detector = detector_of(module, version, ignored)
         self._detector.identity(again=True)  # raises NoFingerprint
         cache._detectors.add(self._detector)
-        self._bound: dict[Any, tuple[CacheSession, int]] = {}  # by module identity, settings and autocast
+        self._bound: dict[Any, tuple[CacheSession, int]] = {}  # by cache, identity, settings, autocast
         self._last: _Hit | None = None
         self._roles: Roles = {}
         self._recalled = False  # whether the roles stored in the cache were read
@@ -178,7 +178,7 @@ class CachedModule(nn.Module):
         if not len(missing) and session.serves(len(keys)):
             is_plain = self._out_dims is UNSET and not kwargs and _is_one_tensor(args)
             if where is not None and is_plain and not arguments.fixed():  # `batch_args` may say it is a setting
-                self._last = session, self._current.identity(), where, _autocast(where), device
+                self._last = self.cache, session, self._current.identity(), where, _autocast(where), device
             return session.assemble(values, device)
         try:
             return self._fill(session, arguments, keys, values, missing, device)
@@ -193,10 +193,10 @@ class CachedModule(nn.Module):
 
         A call with one tensor has no settings: its outputs depend on the module, autocast and the device alone.
         """
-        session, identity, where, autocast, device = last
+        cache, session, identity, where, autocast, device = last
         if cache_ids is None or kwargs or not _is_one_tensor(args) or args[0].device != where:
             return None
-        if self._current.identity() is not identity or _autocast(where) != autocast:
+        if cache is not self.cache or self._current.identity() is not identity or _autocast(where) != autocast:
             return None
         keys = as_keys(cache_ids)
         return session.serve(keys, device) if len(keys) == len(args[0]) else None
@@ -365,7 +365,8 @@ class CachedModule(nn.Module):
         identity = self._current.identity()
         fixed = {**arguments.fixed(self._names), **self._select.settings}
         autocast = _autocast(arguments.device() or _device_of(self.module))
-        call = identity.digest, *(self._settings.text(name, value) for name, value in fixed.items()), *fixed, autocast
+        texts = [self._settings.text(name, value) for name, value in fixed.items()]
+        call = self.cache._session, identity.digest, *texts, *fixed, autocast  # the program may assign another cache
         found, unbound = self._bound.get(call, (None, 0))
         if found is None or found.version.unbound != unbound:
             settings = {name: self._settings.identity(name, value) for name, value in fixed.items()}
