@@ -85,7 +85,7 @@ def export(
         records = CommittedRecords.of(generation, generation.recheck())
         rows = records.snapshot.length
         with progress_bar(rows, None, 0, reader.path.name, progress) as advance, _draft(target) as draft:
-            TARGETS[kind](draft, target.suffix == ".npy", chosen, rows, _blocks(records, chosen, advance))
+            TARGETS[kind](draft, target.suffix.lower() == ".npy", chosen, rows, _blocks(records, chosen, advance))
     return target
 
 
@@ -162,7 +162,8 @@ def _draft(target: Path) -> Iterator[Path]:
     draft = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
     try:
         yield draft
-        if target.is_dir() and not target.is_symlink():
+        is_there = target.exists() or target.is_symlink()
+        if is_there and (draft.is_dir() or (target.is_dir() and not target.is_symlink())):
             old = target.parent / f".{target.name}.{secrets.token_hex(4)}.old"
             with uninterrupted():
                 target.rename(old)
@@ -171,11 +172,15 @@ def _draft(target: Path) -> Iterator[Path]:
                 except BaseException:
                     old.rename(target)
                     raise
-                shutil.rmtree(old)
+                _remove(old)
         else:
             draft.replace(target)
     finally:
-        if draft.is_dir():
-            shutil.rmtree(draft)
-        else:
-            draft.unlink(missing_ok=True)
+        _remove(draft)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
