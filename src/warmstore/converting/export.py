@@ -63,7 +63,8 @@ def export(
         The target. It has values and no checksums. In .npy: [n, *shape] of the field's dtype, bfloat16 and float8 as
         void bits (`V2`, `V1`). In Arrow and Parquet: the columns of `RecordStore.to_arrow`, but a NaT of a field
         without a shape is the least integer, as null means absent. Parquet has no timestamps in seconds (int64
-        instead) and no lists of size 0 (lists of any length instead). `convert` restores all fields.
+        instead) and no lists of size 0 (lists of any length instead). `convert` restores all fields; of
+        bfloat16 and float8 in .npy if `fields=` names their types.
 
     Raises:
         UnknownFormat: no such format, or the target's name does not show the format.
