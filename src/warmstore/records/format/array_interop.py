@@ -29,7 +29,8 @@ def to_numpy(value: Any) -> np.ndarray[Any, Any]:
     """An array or tensor as a NumPy array of the same dtype on the CPU, without a copy if possible.
 
     Raises:
-        UnsupportedType: the dtype has no counterpart in NumPy or ml_dtypes (quantised tensors, for example).
+        UnsupportedType: the dtype has no counterpart in NumPy or ml_dtypes (quantised tensors, for example), or it is a
+            sparse or nested tensor.
     """
     if not is_tensor(value):
         return np.asarray(value)
@@ -37,14 +38,17 @@ def to_numpy(value: Any) -> np.ndarray[Any, Any]:
         return value.numpy()  # type: ignore[no-any-return]
     except (RuntimeError, TypeError):
         pass  # it requires a gradient, is conjugated, is on a device, or has a dtype that NumPy lacks
+    import torch
+
+    if value.is_nested or value.layout is not torch.strided:
+        kind, dense = ("nested", "to_padded_tensor(0)") if value.is_nested else (str(value.layout)[6:], "to_dense()")
+        raise UnsupportedType(f"a {kind} tensor is no array; convert it before, with tensor.{dense}")
     tensor = value.detach().cpu().resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")
     try:
         return tensor.numpy()  # type: ignore[no-any-return]
     except TypeError:
         pass
-    import torch
-
     dtype = numpy_dtype(name)
     bits = tensor.view(getattr(torch, _SAME_WIDTH[tensor.element_size()])).numpy()
     return bits.view(dtype)  # type: ignore[no-any-return]
