@@ -27,6 +27,7 @@ SAMPLES = "warmstore-samples"
 ABOUT = "about.json"
 """The file that describes a version of a tier. A folder without it is not ours, and never removed."""
 
+_LOG_GROWTH = 2 * BLOCK  # by which a log and its copy grow with an entry, at most
 _SPARE = 32 << 20  # free bytes from which on files are not extended ahead of their writes
 
 
@@ -127,10 +128,13 @@ class QuotaFiles(Files):
     def sync_folder(self, folder: Path) -> None:
         """Do nothing: see the class."""
 
-    def before_log(self) -> contextlib.AbstractContextManager[None]:
-        """The lock of the quota, which a log takes as it grows. Whoever evicts a chunk of its store holds that and
-        waits for the lock of the log: taken inside of it, both would wait for ever."""
-        return self.quota.reserve(0)
+    @contextlib.contextmanager
+    def before_log(self) -> Iterator[None]:
+        """The lock of the quota, and room for the log if there can be any. Whoever evicts a chunk of its store holds
+        the quota and waits for the lock of the log: taken inside of it, both would wait for ever, or one for itself."""
+        with self.quota.reserve(0):
+            self.quota.free(_LOG_GROWTH)
+            yield
 
     def _growing(self, descriptor: int, end: int) -> contextlib.AbstractContextManager[None]:
         growth = on_disk(end) - on_disk(self.size(descriptor))
