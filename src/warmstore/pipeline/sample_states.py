@@ -28,7 +28,7 @@ from warmstore.identity.samples.selected_samples import SelectedSamples
 from warmstore.identity.watch import SHARE
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.storage.array_types import Bools
-from warmstore.storage.locks import renewed_in_children
+from warmstore.storage.locks import reentrant_lock, renewed_in_children
 
 if TYPE_CHECKING:
     from warmstore.identity.patches import Patches
@@ -73,7 +73,7 @@ class SampleStates:
         self._making: dict[int, dict[int, bytes]] = {}  # by thread, the hashes of their files
         self._seen = 0.0
         self._seconds, self._brief = 0.0, _FIRST
-        renewed_in_children(self, "_lock", threading.RLock)
+        renewed_in_children(self, "_lock", reentrant_lock)
 
     @_locked
     def select(self, source: SelectedSamples) -> SampleStates:
@@ -243,7 +243,7 @@ class SampleStates:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        renewed_in_children(self, "_lock", threading.RLock)
+        renewed_in_children(self, "_lock", reentrant_lock)
 
 
 def _equal(these: UInt64, those: UInt64) -> Bools:
