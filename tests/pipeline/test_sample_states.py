@@ -229,6 +229,20 @@ def test_threads_that_make_samples_at_once():
     assert states.are_unchanged(np.arange(2), keys).tolist() == [False, True]
 
 
+def test_a_list_that_becomes_shorter_while_its_samples_are_made():
+    """Another loader of the pipeline has looked at it meanwhile."""
+    source = [{"number": number} for number in range(4)]
+    states = ws.Pipeline(source).step(dict).identities.states
+    keys = states.look().each
+    with states.making([1, 3]), states.making([2]):
+        del source[2:]
+        states.look()
+        source[1]["number"] = 7  # by a step
+    assert states.are_unchanged(np.arange(2), keys).all()
+    with states.making([3]):  # of before
+        pass
+
+
 def test_a_loader_that_is_collected_while_its_samples_are_identified(monkeypatch):
     """Its thread waits for what another thread holds, which must not wait for the end of that thread."""
     states = ws.Pipeline([{"number": 0}]).step(dict).identities.states

@@ -189,14 +189,12 @@ class SampleStates:
     @contextmanager
     def making(self, indices: Sequence[int] | Int64) -> Iterator[None]:
         """Changes of these samples inside this context come from our own calls."""
-        samples, which = self._samples, np.asarray(indices, np.int64)
-        if samples is not None:
-            which = which[which < len(samples.each)]  # the list may have grown
+        samples, which, thread = self._samples, np.asarray(indices, np.int64), threading.get_ident()
         if samples is None or not samples.may_be_written or not len(which):
             yield
             return
-        thread = threading.get_ident()
         with self._lock:
+            which = which[which < len(self._left)]  # the list may have grown
             stamps, before = self._take(which), self._making.get(thread, {})
             self._making[thread] = {**before, **dict(zip(which.tolist(), map(bytes, stamps), strict=True))}
         try:
@@ -204,6 +202,8 @@ class SampleStates:
         finally:
             with self._lock:
                 self._making[thread] = before
+                present = which < len(self._left)  # the list may have become shorter
+                which, stamps = which[present], stamps[present]
                 now, stamps_now = self._hashes(which)
                 left = _equal(stamps, stamps_now)  # a file is written by the program
                 left &= ~_equal(now, self._left[which])
