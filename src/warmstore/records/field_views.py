@@ -102,7 +102,7 @@ class FieldView:
 
     def __getitems__(self, index: Any) -> SampleBatch:
         """The values at many positions as torch's DataLoader asks for them."""
-        return SampleBatch(self[index], len(index), index)
+        return SampleBatch(self.store.gather(index, [self.name])[self.name], len(index), index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """All values in memory; as objects if they have no common shape.
