@@ -46,9 +46,8 @@ def record_settings(walk: Walk, library: str) -> None:
             walk.setting_of_thread(place + ".<modes>", modes_text)
             walk.watch_cell(lambda: str([*map(id, operator_modes())]))  # the walk below keeps those that count alive
             for at, mode in enumerate(operator_modes()):
-                if origin_of_class(
-                    type(mode)
-                ).is_program:  # others, such as counters of operators, count by their class
+                # Others, such as counters of operators, count by their class.
+                if origin_of_class(type(mode)).is_program:
                     walk.of_thread.add(place + f".<mode {at}>")
                     walk.whole(place + f".<mode {at}>", mode)
         for holder in GLOBAL_HOOKS:
