@@ -74,7 +74,8 @@ def _has_nulls(values: Any) -> bool:
         return False
     count, pandas = getattr(values, "null_count", 0), sys.modules.get("pandas")
     if callable(count):  # of polars; of a table there is one for each column
-        return bool(np.any(count()))
+        nested = hasattr(values, "dtype") and bool(getattr(values.dtype, "size", None))  # an Array, all of one width
+        return bool(np.any(count())) or (nested and _has_nulls(values.explode()))
     if isinstance(values, pa.Table | pa.RecordBatch):
         return any(column.null_count for column in values.columns)
     if pandas is not None and isinstance(values, pandas.DataFrame):
