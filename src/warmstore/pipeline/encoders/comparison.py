@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.pipeline.tiers.sample_spec import order_of
-from warmstore.records.format.array_interop import is_tensor, to_numpy
+from warmstore.records.format.array_interop import axis_order, is_tensor, to_numpy
 
 _DEEPEST = 100
 _PLAIN = (int, bool, str, bytes, bytearray, type(None))
@@ -68,7 +67,7 @@ class _Comparison:
     def _of_arrays(self, first: Any, second: Any, path: str, depth: int) -> str:
         if first.dtype != second.dtype or first.shape != second.shape:
             return f"{_at(path)} is {second.dtype} {second.shape} and not {first.dtype} {first.shape}"
-        if self._by_order and order_of(first) != order_of(second):
+        if self._by_order and axis_order(first) != axis_order(second):
             return f"{_at(path)} has another order of axes in memory, on which sums depend"
         if first.dtype == object:
             numbers = list(range(first.size))

@@ -22,8 +22,8 @@ from warmstore.identity.object_state import slots_of
 from warmstore.pipeline.encoders.encoder import Encoder
 from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.tiers.encoded_parts import EncodedPart, check_encoded
-from warmstore.pipeline.tiers.sample_spec import INFERENCE, MARKED, NUMBERS, Taken, TreeSpec, nodes_of, order_of
-from warmstore.records.format.array_interop import is_tensor, to_numpy
+from warmstore.pipeline.tiers.sample_spec import INFERENCE, MARKED, NUMBERS, Taken, TreeSpec, nodes_of
+from warmstore.records.format.array_interop import axis_order, is_tensor, to_numpy
 from warmstore.records.format.fields import dtype_name, numpy_dtype
 from warmstore.tree.containers import opened, under
 from warmstore.tree.named_parts import names_of_parts
@@ -262,7 +262,7 @@ def _flatten_packed(array: Any, path: str, flat: _Flat) -> TreeSpec:
 
 def _order(array: Any) -> tuple[list[int] | None, Any]:
     """The axes of an array in their order in memory, None for C order; and the array with its axes in that order."""
-    axes = order_of(array)
+    axes = axis_order(array)
     return axes, array if axes is None else array.transpose(axes)
 
 

@@ -71,14 +71,6 @@ def ordered(array: Any, node: TreeSpec) -> Any:
     return in_order(array, node[3])
 
 
-def order_of(array: Any) -> list[int] | None:
-    """The axes of an array in their order in memory, by descending stride; None for C order. Sums depend on it."""
-    if array.flags.c_contiguous:
-        return None
-    axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
-    return None if axes == list(range(array.ndim)) else axes
-
-
 def in_order(array: Any, order: list[int] | None) -> Any:
     """An array [..., *axes] whose axes were sorted by `order`, with these axes in their first order."""
     if order is None:

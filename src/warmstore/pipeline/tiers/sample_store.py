@@ -152,8 +152,8 @@ class SampleStore:
                 values[place] = value
         if errors:
             self.look_for_others()  # after all is read: the rows of a store that was rewritten have other numbers then
-        for store, missing, error in errors:
-            self._tell_damage(store, missing, error)
+        for damaged, missing, reason in errors:
+            self._tell_damage(damaged, missing, reason)
         self._after_reading(len(rows))
         return values
 

@@ -85,6 +85,14 @@ def _has_nulls(values: Any) -> bool:
     return bool(count)
 
 
+def axis_order(array: np.ndarray[Any, Any]) -> list[int] | None:
+    """The axes of an array in their order in memory, by descending stride; None for C order. Sums depend on it."""
+    if array.flags.c_contiguous:
+        return None
+    axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    return None if axes == list(range(array.ndim)) else axes
+
+
 def to_torch(array: np.ndarray[Any, Any]) -> Any:
     """A NumPy array as a torch tensor of the same dtype, sharing memory.
 
