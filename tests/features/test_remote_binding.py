@@ -37,6 +37,11 @@ def fill(cache: ws.FeatureCache, ids: range) -> None:
     cache.put_batch(list(ids), values(ids))
 
 
+def frozen(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Linear(3, 4).eval().requires_grad_(False)
+
+
 def has(cache: ws.FeatureCache, ids: range) -> bool:
     found, missing = cache.get_batch(list(ids))
     return not len(missing) and bool((found == values(ids)).all())
@@ -108,13 +113,9 @@ def test_what_came_from_others_is_not_pushed(url: str, tmp_path: Path) -> None:
 
 
 def test_other_modules_are_refused(url: str, tmp_path: Path) -> None:
-    def module(seed: int) -> nn.Module:
-        torch.manual_seed(seed)
-        return nn.Linear(3, 4).eval().requires_grad_(False)
-
     def filled(folder: str, seed: int) -> ws.FeatureCache:
         cache = ws.FeatureCache(tmp_path / folder, "net")
-        ws.CachedModule(module(seed), cache)(torch.ones(2, 3), cache_ids=[1, 2])
+        ws.CachedModule(frozen(seed), cache)(torch.ones(2, 3), cache_ids=[1, 2])
         return cache
 
     with filled("a", 0) as one, filled("b", 1) as other, filled("c", 0) as same:
@@ -127,6 +128,19 @@ def test_other_modules_are_refused(url: str, tmp_path: Path) -> None:
         shaped.put_batch([1], torch.ones(1, 7))
         with pytest.raises((SchemaMismatch, StaleCache)):
             shaped.push(url)
+
+
+def test_the_fingerprint_of_a_part_counts_whichever_of_its_segments_is_read_first(tmp_path: Path) -> None:
+    for number in range(8):  # the order of segments is that of their random names
+        team, folder = tmp_path / f"team{number}", tmp_path / f"a{number}"
+        with ws.FeatureCache(folder, "net") as cache:
+            cache.put_batch([0], torch.ones(1, 4))
+            cache.push(team)
+        with ws.FeatureCache(folder, "net") as cache:
+            ws.CachedModule(frozen(0), cache)(torch.ones(2, 3), cache_ids=[1, 2])
+            cache.push(team)
+        with pytest.raises(StaleCache), ws.FeatureCache(team.as_uri(), "net", cache_dir=tmp_path / "copies") as cache:
+            ws.CachedModule(frozen(1), cache)(torch.ones(2, 3), cache_ids=[1, 2])
 
 
 def test_a_bound_holds(url: str, tmp_path: Path) -> None:
