@@ -18,7 +18,7 @@ from torch import nn
 
 import warmstore as ws
 from warmstore.errors import SchemaMismatch, StaleCache
-from warmstore.features.remote_binding import push_folder
+from warmstore.features.remote_binding import pull_parts, push_folder
 from warmstore.records.format.manifest import FORMAT
 from warmstore.records.index.sample_keys import as_keys
 from warmstore.replicate import attach as attach_module
@@ -141,6 +141,22 @@ def test_the_fingerprint_of_a_part_counts_whichever_of_its_segments_is_read_firs
             cache.push(team)
         with pytest.raises(StaleCache), ws.FeatureCache(team.as_uri(), "net", cache_dir=tmp_path / "copies") as cache:
             ws.CachedModule(frozen(1), cache)(torch.ones(2, 3), cache_ids=[1, 2])
+
+
+def test_a_folder_that_takes_parts_has_the_fingerprint_of_all_of_them(tmp_path: Path) -> None:
+    with ws.FeatureCache(tmp_path / "a", "net") as cache:
+        cache.put_batch([0], torch.ones(1, 4))
+        cache.push(tmp_path / "team")
+    with ws.FeatureCache(tmp_path / "b", "net") as cache:
+        ws.CachedModule(frozen(0), cache)(torch.ones(2, 3), cache_ids=[1, 2])
+        cache.push(tmp_path / "team")
+    remote = Remote(tmp_path / "team" / "net")
+    with remote.open() as objects:
+        parts = remote.part_log().read(objects).parts
+        parts.sort(key=lambda part: part.manifest.metadata["fingerprint"] is not None)
+        pull_parts(tmp_path / "c" / "net", parts, objects, remote)
+    with pytest.raises(StaleCache), ws.FeatureCache(tmp_path / "c", "net") as cache:
+        ws.CachedModule(frozen(1), cache)(torch.ones(2, 3), cache_ids=[1, 2])
 
 
 def test_a_bound_holds(url: str, tmp_path: Path) -> None:

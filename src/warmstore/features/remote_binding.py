@@ -243,9 +243,13 @@ def pull_parts(
     for part in parts:
         manifest = read_manifest(folder, files)
         check_joins(manifest, part, remote)
-        if part.manifest.id != manifest.id and part.chunks and not remote.sign and is_cache(manifest):
+        is_unsigned = part.manifest.id != manifest.id and part.chunks and not remote.sign
+        notes = {"fingerprint": part.manifest.metadata.get("fingerprint"), UNSIGNED: is_unsigned or None}
+        notes = {name: note for name, note in notes.items() if note is not None and manifest.metadata.get(name) is None}
+        if notes and is_cache(manifest):
             with RecordStore.open(folder, "a") as store:
-                store.annotate(UNSIGNED, True)
+                for name, note in notes.items():
+                    store.annotate(name, note)
         pulled.append(attach(folder.absolute(), part, objects, files, progress=progress))
     return _sum(pulled)
 
