@@ -152,6 +152,25 @@ def test_copies_of_one_folder_are_told_apart(objects: MemoryObjects, tmp_path: P
                     cache.push("place")
 
 
+def test_a_copy_that_has_pulled_takes_nothing_away(objects: MemoryObjects, tmp_path: Path) -> None:
+    for host in ("a", "b"):
+        with ws.FeatureCache(tmp_path / host, "net") as cache:
+            put(cache, range(10) if host == "a" else range(10, 20))
+            cache.push("place")
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    with ws.FeatureCache(tmp_path / "a", "net") as cache:
+        put(cache, range(20, 30))
+        cache.push("place")
+    with ws.FeatureCache(tmp_path / "copy", "net") as cache:
+        assert cache.pull("place").chunks == 1  # under the number of the chunk that it lacks
+        cache.push("place")
+        put(cache, range(30, 40))
+        with pytest.raises(Diverged, match="copy of the other"):
+            cache.push("place")
+    with ws.FeatureCache(tmp_path / "c", "net") as cache:
+        assert cache.pull("place").records == 30
+
+
 def test_a_writer_that_ends_while_another_process_pushes(
     objects: MemoryObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
