@@ -2,6 +2,7 @@
 
 import logging
 import os
+import platform
 import random
 import subprocess
 import sys
@@ -18,11 +19,12 @@ from torch import nn
 
 import warmstore as ws
 from warmstore.errors import SchemaMismatch, StaleCache
-from warmstore.features.remote_binding import pull_parts, push_folder
+from warmstore.features.remote_binding import pull_folder, pull_parts, push_folder
 from warmstore.records.format.manifest import FORMAT
 from warmstore.records.index.sample_keys import as_keys
 from warmstore.replicate import attach as attach_module
 from warmstore.replicate.remote_copy import Remote
+from warmstore.replicate.upkeep import find_host, retire
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
 
@@ -157,6 +159,23 @@ def test_a_folder_that_takes_parts_has_the_fingerprint_of_all_of_them(tmp_path: 
         pull_parts(tmp_path / "c" / "net", parts, objects, remote)
     with pytest.raises(StaleCache), ws.FeatureCache(tmp_path / "c", "net") as cache:
         ws.CachedModule(frozen(1), cache)(torch.ones(2, 3), cache_ids=[1, 2])
+
+
+def test_the_module_of_a_host_that_was_retired_does_not_count(tmp_path: Path) -> None:
+    team = tmp_path / "team"
+
+    def fill_with(seed: int, folder: str | Path, **options: Any) -> ws.PushResult:
+        with ws.FeatureCache(folder, "net", **options) as cache:
+            ws.CachedModule(frozen(seed), cache)(torch.ones(2, 3), cache_ids=[1, 2])
+            return cache.push(team)
+
+    fill_with(0, tmp_path / "a")
+    with pytest.raises(StaleCache):
+        fill_with(1, tmp_path / "b")
+    retire(Remote(team / "net"), find_host(Remote(team / "net"), platform.node())[0].store)
+    fill_with(1, team.as_uri(), cache_dir=tmp_path / "copy")
+    assert fill_with(1, tmp_path / "b").chunks == 1
+    assert pull_folder(tmp_path / "c", Remote(team / "net")).records == 4
 
 
 def test_a_bound_holds(url: str, tmp_path: Path) -> None:

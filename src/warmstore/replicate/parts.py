@@ -87,6 +87,11 @@ class PushedParts:
     state: LogState
     problems: list[str]
 
+    @property
+    def filled(self) -> list[Part]:
+        """The parts with chunks. A host that was retired has none, so what its outputs were does not count."""
+        return [part for part in self.parts if part.chunks]
+
     def of(self, store: str) -> Part | None:
         """The part of a store's id."""
         return next((part for part in self.parts if part.manifest.id == store), None)

@@ -199,7 +199,7 @@ def retire(remote: Remote, host: str) -> list[HostReport]:
 def _parts_of(objects: Objects, log: PartLog, host: str) -> list[Part]:
     if not host:
         raise ValueError("the name of the host is empty; `warmstore remote verify` lists the hosts")
-    parts = [part for part in log.read(objects).parts if part.chunks]
+    parts = log.read(objects).filled
     found = [part for part in parts if part.host == host]
     by_id = [part for part in parts if _ID.fullmatch(host) and part.manifest.id.startswith(host)]
     if not found and len(by_id) != 1:
