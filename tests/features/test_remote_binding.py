@@ -178,6 +178,22 @@ def test_the_module_of_a_host_that_was_retired_does_not_count(tmp_path: Path) ->
     assert pull_folder(tmp_path / "c", Remote(team / "net")).records == 4
 
 
+def test_a_pull_sees_the_module_that_another_process_has_bound(tmp_path: Path) -> None:
+    def fill_with(seed: int, folder: Path) -> ws.FeatureCache:
+        cache = ws.FeatureCache(folder, "net")
+        ws.CachedModule(frozen(seed), cache)(torch.ones(2, 3), cache_ids=[1, 2])
+        return cache
+
+    with fill_with(0, tmp_path / "a") as cache:
+        cache.push(tmp_path / "team")
+    with ws.FeatureCache(tmp_path / "b", "net") as cache:
+        cache.put_batch([0], torch.ones(1, 4))
+        cache.flush()
+        fill_with(1, tmp_path / "b").close()
+        with pytest.raises(StaleCache):
+            cache.pull(tmp_path / "team")
+
+
 def test_a_bound_holds(url: str, tmp_path: Path) -> None:
     with ws.FeatureCache(tmp_path / "a", "net") as one:
         fill(one, range(8000))

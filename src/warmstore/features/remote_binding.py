@@ -99,7 +99,7 @@ def _join(
     pulled = []
     for part in _log_of(version, remote).read(objects).filled:
         store = _store_for(version, part.manifest)
-        check_joins(store._manifest, part, remote)
+        check_joins(read_manifest(store.path, store._files), part, remote)  # another process may have bound a module
         if (fingerprint := part.manifest.metadata.get("fingerprint")) is not None and store.mode == "a":
             store.annotate("fingerprint", fingerprint)  # a part that `put_batch` alone has filled takes the others'
         if part.manifest.id != store._manifest.id and not remote.sign:
