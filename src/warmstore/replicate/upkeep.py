@@ -162,7 +162,7 @@ def repair(remote: Remote, *, deep: bool = False) -> RemoteReport:
         has_log = report.hosts or report.problems
         damaged = {name for view in views for name in view.read(objects).state.damaged} if has_log else set()
         if damaged:
-            objects.run(log.log.fold(objects, log.read(objects).state))
+            objects.run(log.log.fold(objects, log.read(objects).state, forget=damaged))
             objects.delete(damaged)
         return report
 
