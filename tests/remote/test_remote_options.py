@@ -4,6 +4,7 @@ import json
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,6 +123,27 @@ def test_a_credential_provider_is_asked_before_every_other_source(url: str, monk
     with anonymous, pytest.raises(RemoteUnavailable):
         anonymous.get("name")
     assert asked == [url]
+
+
+def test_a_public_bucket_needs_no_profile_that_makes_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "config").write_text("[default]\nsso_session = team\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+
+    def get(**options: Any) -> None:
+        options["endpoint"] = "http://127.0.0.1:1"
+        with Objects("s3://bucket/x", options=options, limits=RequestLimits(retries=0)) as objects:
+            objects.get("name")
+
+    with pytest.raises(RemoteUnavailable):
+        get(skip_signature=True)
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    with pytest.raises(RemoteUnavailable):
+        get()
 
 
 @pytest.mark.parametrize("kind", ["external_account", "impersonated_service_account"])

@@ -156,7 +156,7 @@ def makes_credentials() -> bool:
     """Whether the active AWS profile has no credentials, but a way to make them, which boto3 supports."""
     config, credentials = _profile()
     makers = {"sso_session", "sso_start_url", "role_arn", "credential_process"}
-    own = any(map(os.environ.get, _OWN_KEYS))
+    own = any(map(os.environ.get, (*_OWN_KEYS, "AWS_SKIP_SIGNATURE")))
     return not own and "aws_access_key_id" not in credentials and not makers.isdisjoint(config)
 
 

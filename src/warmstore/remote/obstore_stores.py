@@ -61,7 +61,8 @@ def store_of(
     if location.kind == "s3":
         config = credentials.aws(options, anonymous=anonymous)
         redacted.add(str(config[name]) for name in ("secret_access_key", "session_token") if name in config)
-        if provider is None and not anonymous and "access_key_id" not in config and credentials.makes_credentials():
+        own = {"access_key_id", "skip_signature"}
+        if provider is None and not anonymous and own.isdisjoint(config) and credentials.makes_credentials():
             provider = _boto3_provider()
         maker = stores.S3Store
     elif location.kind == "az":
