@@ -27,6 +27,7 @@ from warmstore.remote.limits import RequestLimits
 from warmstore.remote.location import Location, is_remote
 from warmstore.remote.objects import Objects
 from warmstore.replicate.block_cache import BlockCache
+from warmstore.replicate.block_states import chunks_with_sidecars
 from warmstore.replicate.fetch_process import FetchProcess
 from warmstore.replicate.parts import PartLog
 from warmstore.replicate.remote_chunk import RemoteChunk
@@ -276,6 +277,8 @@ def read_chunks(folder: Path, files: Files) -> dict[int, RemoteChunk]:
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError) as error:
+        if found := chunks_with_sidecars(folder, files):  # a cache's
+            return found
         raise Damaged(f"{path} cannot be read ({error}); open its remote again, which has it") from None
 
 
