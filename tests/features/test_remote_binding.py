@@ -310,6 +310,20 @@ def test_own_chunks_count_in_the_bound(tmp_path: Path, monkeypatch: pytest.Monke
         assert held < 3_400_000
 
 
+def test_a_chunk_that_another_process_removes_is_not_weighed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    glob = Path.glob
+
+    def listed(folder: Path, pattern: str) -> list[Path]:
+        return [*glob(folder, pattern), folder / "000077.arrow"] if pattern == "*.arrow" else [*glob(folder, pattern)]
+
+    with ws.FeatureCache(tmp_path / "a", "net") as one:
+        fill(one, range(100))
+        one.push(tmp_path / "team")
+    with ws.FeatureCache((tmp_path / "team").as_uri(), "net", cache_dir=tmp_path / "here") as cache:
+        monkeypatch.setattr(Path, "glob", listed)
+        assert has(cache, range(100))
+
+
 def ones(*values: float) -> torch.Tensor:
     return torch.tensor(values)[:, None].expand(-1, 4)
 
