@@ -278,6 +278,23 @@ def test_a_host_that_cannot_read_a_pack_takes_it_from_nobody(
     assert Host(objects).payloads() == set(payloads)
 
 
+@pytest.mark.parametrize("packed", [10, 1 << 19])
+def test_what_was_replaced_does_not_count_again(
+    packed: int, objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warmstore.remote.segment_log._PACKED", packed)
+    host, now = Host(objects), b"value 0"
+    last = host.append(now)
+    for number in range(1, 60):
+        host.append(b"another %d" % number)
+        if number % 5 == 0:
+            now = b"value %d" % number
+            last = host.append(now, replaces=[last])  # but not what that one has replaced
+        payloads = Host(objects).payloads()
+        assert {payload for payload in payloads if payload.startswith(b"value")} == {now}
+        assert len(payloads) == 1 + number
+
+
 def test_reading_a_bundle_takes_the_memory_of_what_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     segment = segment_bytes(b"x" * 5000)
     data = bundle_bytes([(Segment.parse(Checksums().name("s", segment), segment), 0)])

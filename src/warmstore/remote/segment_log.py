@@ -212,14 +212,18 @@ class SegmentLog:
         packs = {pack: size for pack, size in every.items() if f"{self.packs}/{pack}" not in forget}
         readable = [self._bundles[pack] for pack in packs if pack in self._bundles]
         packed = {segment.name.hash for pack in readable for segment, _ in pack.segments}
+        # A replaced segment stays where those that it has replaced may be found: they would count again.
+        found = {name.hash for name in state.listed} | packed
+        are_all = len(readable) == len(packs)
+        gone = replaced - {each.name.hash for each in state._all if found & {*each.replaces} or not are_all}
         direct = [(segment, since) for segment, since in state.folded if segment.name.hash not in packed]
         direct += [(segment, depth) for segment in (*state.loose, *new)]
-        segments = [pair for pair in direct if pair[0].name.hash not in replaced]
+        segments = [pair for pair in direct if pair[0].name.hash not in gone]
         listed = {name.text for name in state.listed}
         replaces = [name.text for name, _ in state.heads] + sorted(state.superseded & listed)
         data = bundle_bytes(segments, replaces, packs.items())
         if len(data) > _PACKED:
-            await self._pack(objects, segments, packs, replaced)
+            await self._pack(objects, segments, packs, gone)
             data = bundle_bytes([], replaces, packs.items())
         name = self.vouching.name(head_kind(depth), data)
         await objects.put_async(f"{self.folder}/{name.text}", data)
@@ -246,7 +250,7 @@ class SegmentLog:
         return segment
 
     async def _pack(
-        self, objects: LogRequests, segments: list[tuple[Segment, int]], packs: dict[str, int], replaced: set[str]
+        self, objects: LogRequests, segments: list[tuple[Segment, int]], packs: dict[str, int], gone: set[str]
     ) -> None:
         """Put segments into a new pack. `_FAN_IN` packs of one size class become one."""
         while True:
@@ -261,7 +265,7 @@ class SegmentLog:
                 return
             # Packs of hosts that folded at once have segments in common.
             every = {pair[0].name.hash: pair for pack in alike for pair in self._bundles[pack].segments}
-            segments = [pair for hash_, pair in every.items() if hash_ not in replaced]
+            segments = [pair for hash_, pair in every.items() if hash_ not in gone]
             for pack in alike:
                 del packs[pack]
 
