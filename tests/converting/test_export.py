@@ -65,6 +65,26 @@ def test_a_target_that_is_there_stays(store: ws.RecordStore, tmp_path: Path) -> 
     store.close()
 
 
+@pytest.mark.parametrize("link", [None, "gone", "another"])
+def test_a_folder_replaces_a_file_or_a_link(store: ws.RecordStore, tmp_path: Path, link: str | None) -> None:
+    (tmp_path / "another").mkdir()
+    if link is None:
+        (tmp_path / "target").write_bytes(b"mine")
+    else:
+        (tmp_path / "target").symlink_to(link)
+    ws.export(store, tmp_path / "target", format="npy", fields=["x"], overwrite=True)
+    assert np.array_equal(np.load(tmp_path / "target" / "x.npy"), np.arange(300))
+    assert not (tmp_path / "target").is_symlink()
+    assert {path.name for path in tmp_path.iterdir()} == {"store", "another", "target"}
+    assert not list((tmp_path / "another").iterdir())
+    store.close()
+
+
+def test_a_name_in_capitals_is_that_of_a_file(store: ws.RecordStore, tmp_path: Path) -> None:
+    assert np.array_equal(np.load(ws.export(store, tmp_path / "X.NPY", fields=["x"])), np.arange(300))
+    store.close()
+
+
 @pytest.mark.parametrize("target", ["store", ".", "store/g0001", "store/store.json", "link", "other"])
 def test_stores_are_never_replaced(store: ws.RecordStore, tmp_path: Path, target: str) -> None:
     ws.RecordStore.create(tmp_path / "other", {"x": ws.Text()}).close()

@@ -16,7 +16,10 @@ from torch import nn
 
 import warmstore as ws
 from warmstore.errors import Damaged, StaleCache
+from warmstore.remote.signing import KEY
 from warmstore.replicate.pull import PullResult
+from warmstore.replicate.remote_copy import read_chunks
+from warmstore.storage.files import Files
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
 
@@ -159,3 +162,32 @@ def test_a_close_that_fails_with_nothing_pending_loses_nothing(tmp_path: Path) -
         assert "could not be closed" in done.stderr
         assert ("are lost" in done.stderr) == (state == "pending")
         assert done.returncode == code
+
+
+@pytest.mark.parametrize("sign", [False, True])
+def test_a_damaged_list_of_the_chunks_of_a_copy(
+    sign: bool, tmp_path: Path, remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY, "hmac:" + "5a" * 32)
+    with ws.FeatureCache(tmp_path / "a", "net", sign=sign) as cache:
+        for first in (0, 100):
+            fill(cache, range(first, first + 100))
+            cache.push(remote)
+
+    def opened() -> ws.FeatureCache:
+        return ws.FeatureCache(url_of(remote), "net", cache_dir=tmp_path / "copies", sign=sign)
+
+    with opened() as cache:
+        assert has(cache, range(50))
+    (path,) = (tmp_path / "copies").rglob("chunks.json")
+    chunks = read_chunks(path.parent, Files())
+    assert len(chunks) == 2
+    path.write_bytes(path.read_bytes()[:-9])
+    assert read_chunks(path.parent, Files()) == chunks
+    with opened() as cache:
+        assert has(cache, range(200))
+        fill(cache, range(200, 210))
+    pushed(tmp_path / "b", remote, range(210, 300))
+    with opened() as cache:
+        assert has(cache, range(210))
+        assert sign or has(cache, range(210, 300))

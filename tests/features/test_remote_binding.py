@@ -2,6 +2,7 @@
 
 import logging
 import os
+import platform
 import random
 import subprocess
 import sys
@@ -18,11 +19,12 @@ from torch import nn
 
 import warmstore as ws
 from warmstore.errors import SchemaMismatch, StaleCache
-from warmstore.features.remote_binding import push_folder
+from warmstore.features.remote_binding import pull_folder, pull_parts, push_folder
 from warmstore.records.format.manifest import FORMAT
 from warmstore.records.index.sample_keys import as_keys
 from warmstore.replicate import attach as attach_module
 from warmstore.replicate.remote_copy import Remote
+from warmstore.replicate.upkeep import find_host, retire
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
 
@@ -35,6 +37,11 @@ def values(ids: Any) -> torch.Tensor:
 
 def fill(cache: ws.FeatureCache, ids: range) -> None:
     cache.put_batch(list(ids), values(ids))
+
+
+def frozen(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Linear(3, 4).eval().requires_grad_(False)
 
 
 def has(cache: ws.FeatureCache, ids: range) -> bool:
@@ -108,13 +115,9 @@ def test_what_came_from_others_is_not_pushed(url: str, tmp_path: Path) -> None:
 
 
 def test_other_modules_are_refused(url: str, tmp_path: Path) -> None:
-    def module(seed: int) -> nn.Module:
-        torch.manual_seed(seed)
-        return nn.Linear(3, 4).eval().requires_grad_(False)
-
     def filled(folder: str, seed: int) -> ws.FeatureCache:
         cache = ws.FeatureCache(tmp_path / folder, "net")
-        ws.CachedModule(module(seed), cache)(torch.ones(2, 3), cache_ids=[1, 2])
+        ws.CachedModule(frozen(seed), cache)(torch.ones(2, 3), cache_ids=[1, 2])
         return cache
 
     with filled("a", 0) as one, filled("b", 1) as other, filled("c", 0) as same:
@@ -127,6 +130,68 @@ def test_other_modules_are_refused(url: str, tmp_path: Path) -> None:
         shaped.put_batch([1], torch.ones(1, 7))
         with pytest.raises((SchemaMismatch, StaleCache)):
             shaped.push(url)
+
+
+def test_the_fingerprint_of_a_part_counts_whichever_of_its_segments_is_read_first(tmp_path: Path) -> None:
+    for number in range(8):  # the order of segments is that of their random names
+        team, folder = tmp_path / f"team{number}", tmp_path / f"a{number}"
+        with ws.FeatureCache(folder, "net") as cache:
+            cache.put_batch([0], torch.ones(1, 4))
+            cache.push(team)
+        with ws.FeatureCache(folder, "net") as cache:
+            ws.CachedModule(frozen(0), cache)(torch.ones(2, 3), cache_ids=[1, 2])
+            cache.push(team)
+        with pytest.raises(StaleCache), ws.FeatureCache(team.as_uri(), "net", cache_dir=tmp_path / "copies") as cache:
+            ws.CachedModule(frozen(1), cache)(torch.ones(2, 3), cache_ids=[1, 2])
+
+
+def test_a_folder_that_takes_parts_has_the_fingerprint_of_all_of_them(tmp_path: Path) -> None:
+    with ws.FeatureCache(tmp_path / "a", "net") as cache:
+        cache.put_batch([0], torch.ones(1, 4))
+        cache.push(tmp_path / "team")
+    with ws.FeatureCache(tmp_path / "b", "net") as cache:
+        ws.CachedModule(frozen(0), cache)(torch.ones(2, 3), cache_ids=[1, 2])
+        cache.push(tmp_path / "team")
+    remote = Remote(tmp_path / "team" / "net")
+    with remote.open() as objects:
+        parts = remote.part_log().read(objects).parts
+        parts.sort(key=lambda part: part.manifest.metadata["fingerprint"] is not None)
+        pull_parts(tmp_path / "c" / "net", parts, objects, remote)
+    with pytest.raises(StaleCache), ws.FeatureCache(tmp_path / "c", "net") as cache:
+        ws.CachedModule(frozen(1), cache)(torch.ones(2, 3), cache_ids=[1, 2])
+
+
+def test_the_module_of_a_host_that_was_retired_does_not_count(tmp_path: Path) -> None:
+    team = tmp_path / "team"
+
+    def fill_with(seed: int, folder: str | Path, **options: Any) -> ws.PushResult:
+        with ws.FeatureCache(folder, "net", **options) as cache:
+            ws.CachedModule(frozen(seed), cache)(torch.ones(2, 3), cache_ids=[1, 2])
+            return cache.push(team)
+
+    fill_with(0, tmp_path / "a")
+    with pytest.raises(StaleCache):
+        fill_with(1, tmp_path / "b")
+    retire(Remote(team / "net"), find_host(Remote(team / "net"), platform.node())[0].store)
+    fill_with(1, team.as_uri(), cache_dir=tmp_path / "copy")
+    assert fill_with(1, tmp_path / "b").chunks == 1
+    assert pull_folder(tmp_path / "c", Remote(team / "net")).records == 4
+
+
+def test_a_pull_sees_the_module_that_another_process_has_bound(tmp_path: Path) -> None:
+    def fill_with(seed: int, folder: Path) -> ws.FeatureCache:
+        cache = ws.FeatureCache(folder, "net")
+        ws.CachedModule(frozen(seed), cache)(torch.ones(2, 3), cache_ids=[1, 2])
+        return cache
+
+    with fill_with(0, tmp_path / "a") as cache:
+        cache.push(tmp_path / "team")
+    with ws.FeatureCache(tmp_path / "b", "net") as cache:
+        cache.put_batch([0], torch.ones(1, 4))
+        cache.flush()
+        fill_with(1, tmp_path / "b").close()
+        with pytest.raises(StaleCache):
+            cache.pull(tmp_path / "team")
 
 
 def test_a_bound_holds(url: str, tmp_path: Path) -> None:
@@ -243,6 +308,20 @@ def test_own_chunks_count_in_the_bound(tmp_path: Path, monkeypatch: pytest.Monke
             assert has(cache, range(first, first + 50))
         held = sum(path.stat().st_blocks * 512 for path in (tmp_path / "here").rglob("*.arrow"))
         assert held < 3_400_000
+
+
+def test_a_chunk_that_another_process_removes_is_not_weighed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    glob = Path.glob
+
+    def listed(folder: Path, pattern: str) -> list[Path]:
+        return [*glob(folder, pattern), folder / "000077.arrow"] if pattern == "*.arrow" else [*glob(folder, pattern)]
+
+    with ws.FeatureCache(tmp_path / "a", "net") as one:
+        fill(one, range(100))
+        one.push(tmp_path / "team")
+    with ws.FeatureCache((tmp_path / "team").as_uri(), "net", cache_dir=tmp_path / "here") as cache:
+        monkeypatch.setattr(Path, "glob", listed)
+        assert has(cache, range(100))
 
 
 def ones(*values: float) -> torch.Tensor:

@@ -647,6 +647,24 @@ class TestCode:
         library.labs.errcheck = lambda result, function, args: result + 1
         assert f() == [True, 4]
 
+    def test_structures_of_c_count_with_their_fields(self, keep: Any) -> None:
+        """A library whose functions take them was refused, since a field is an object of C."""
+
+        def pair(kind: Any) -> Any:
+            return type("Pair", (ctypes.Structure,), {"_fields_": [("first", ctypes.c_int), ("second", kind)]})
+
+        library = ctypes.CDLL(None)
+        library.labs.argtypes = [ctypes.POINTER(pair(ctypes.c_int))]
+        f = keep(lambda: library.abs(-3))
+        assert f() == f() == 3
+        assert f.cache.stats().hits == 1
+        library.labs.argtypes = [ctypes.POINTER(pair(ctypes.c_float))]
+        assert f() == 3
+        assert f.cache.stats().hits == 1
+        library.labs.argtypes = [ctypes.POINTER(pair(ctypes.c_int))]
+        assert f() == 3
+        assert f.cache.stats().hits == 2
+
     def test_a_class_that_is_registered_with_one_of_python_counts(self, keep: Any) -> None:
         class Own:
             pass

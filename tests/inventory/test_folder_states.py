@@ -103,6 +103,16 @@ def test_what_is_damaged_is_listed_with_its_problem(tmp_path: Path) -> None:
     assert state.nbytes > 0
 
 
+def test_a_version_of_a_pipeline_that_is_named_is_no_store(tmp_path: Path) -> None:
+    for by in (2, 3):
+        pipeline(tmp_path, by).close()
+    one, other = states(tmp_path)
+    assert states(one.path) == [one]
+    assert states(other.path, one.path.parent, one.path) == [one, other]
+    assert not one.is_data
+    assert verify(one).ok
+
+
 def test_drafts_and_links_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / ".s.0123abcd.draft").mkdir()
     store(tmp_path / ".s.0123abcd.draft" / "s")

@@ -1,6 +1,8 @@
 """The doctor says what is wrong with a machine, and changes nothing."""
 
 import errno
+import importlib.machinery
+import importlib.util
 import os
 import pwd
 import subprocess
@@ -90,6 +92,14 @@ def test_torch_that_cannot_be_imported(error: str, tmp_path: Path) -> None:
         "Finding(name='torch', well=False, said='it cannot be imported: libcublas.so.12: cannot open')" in done.stdout
     )
     assert "compile cache" in done.stdout
+
+
+def test_the_libraries_of_cuda_are_not_dali(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia = importlib.util.module_from_spec(importlib.machinery.ModuleSpec("nvidia", None, is_package=True))
+    nvidia.__path__ = [str(tmp_path)]  # where torch has put nvidia.cublas and others
+    monkeypatch.setitem(sys.modules, "nvidia", nvidia)
+    monkeypatch.delitem(sys.modules, "nvidia.dali", raising=False)
+    assert said()["extra dali"][1] == "nvidia.dali not installed: pip install 'warmstore[dali]'"
 
 
 def test_trouble_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,3 +244,30 @@ def test_what_a_key_covers(program: Any) -> None:
     assert difference_of([plain], [described(fields="image")])
     module = program(source.replace("(8, 8)", "(8, 9)"))
     assert difference_of([plain], [described()])
+
+
+def test_a_change_of_what_the_function_reads_counts(program: Any, tmp_path: Path) -> None:
+    module = program("""
+        import numpy as np
+        from nvidia.dali import fn
+
+        ADDED, SCALES = 1, np.array([2])
+
+        def define(number):
+            return number * int(SCALES[0]) + ADDED
+    """)
+    step = ws.Dali(module.define)
+    pipe = ws.Pipeline(range(4)).step(step)
+
+    def epoch() -> list[int]:
+        plan = plan_of(pipe, [(1, "disk", "raw")], [4], folder=tmp_path)
+        with pipe.loader(plan, 4, workers=0, sampler=ws.Sequential()) as loader:
+            return [int(value) for batch in loader for value in batch]
+
+    assert epoch() == epoch() == [1, 3, 5, 7]
+    module.ADDED = 10
+    assert step(1) == 12
+    assert epoch() == [10, 12, 14, 16]
+    module.SCALES[0] = 3  # leaves no trace
+    assert epoch() == epoch() == [10, 13, 16, 19]
+    pipe.close()

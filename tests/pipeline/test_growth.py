@@ -230,6 +230,30 @@ def test_a_reader_finds_the_rows_of_a_store_that_was_changed_under_it(
         check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(4, 6))
 
 
+def of_two_kinds(index: int) -> Any:
+    values = np.random.default_rng(index).integers(0, 256, 30_000, np.uint8)
+    return values if index % 10 != 7 else 5 * values.tobytes().hex()
+
+
+def test_what_is_read_beside_damaged_samples_of_another_kind_has_the_numbers_of_before(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(range(COUNT)).step(of_two_kinds)
+    plan = plan_of(pipe, [(1, "disk", "raw")], [COUNT], folder=tmp_path, disk=16_000_000)
+    pipe.fill(plan, 4, workers=0)
+    with pipe.loader(plan, 4, workers=0) as loader:
+        stores = loader._source.cached.opened()
+        assert (stores.rows >= 0).all()
+        folder = loader._source.cached.layout.places[0].folder
+        evict(folder / "others", "g0001", [0], PLAIN)
+        rebalanced(folder / "others")
+        for chunk in (folder / "alike").glob("g*/*.arrow"):
+            with chunk.open("r+b") as file:
+                file.write(bytes(chunk.stat().st_size))
+        found = stores.read(np.arange(COUNT), loader._source._meter)
+        texts = {at: value for at, (_, value) in found.items() if isinstance(value, str)}
+        assert texts
+        assert texts == {at: of_two_kinds(at) for at in texts}
+
+
 def test_files_that_are_not_ours_are_refused_and_left(tmp_path: Path) -> None:
     (tmp_path / "warmstore-samples").mkdir()
     (tmp_path / "warmstore-samples" / "holiday.jpg").write_bytes(b"mine")

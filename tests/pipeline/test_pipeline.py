@@ -139,11 +139,13 @@ def test_frames_have_rows_and_a_series_has_positions(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name)
     part = frame.iloc[[2, 0, 3]]
     rows = [{"path": str(tmp_path / name), "label": at} for name, at in (("c", 2), ("a", 0), ("d", 3))]
-    for source in (part, pa.Table.from_pandas(part, preserve_index=False)):
+    table = pa.Table.from_pandas(part, preserve_index=False)
+    others = pytest.importorskip("polars").from_arrow(table)
+    for source in (part, table, others):
         assert list(ws.Pipeline(source)) == rows
     assert list(ws.Pipeline(part["label"])) == [2, 0, 3]
     assert list(ws.Pipeline(pd.Series([(1, "a"), (2, "b")], index=[1, 0]))) == [(1, "a"), (2, "b")]
-    for source, function in ((part, read_row), (part["path"], read_text)):
+    for source, function in ((part, read_row), (part["path"], read_text), (others, read_row)):
         pipe = ws.Pipeline(source).step(function)
         plan = plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path / "plan")
         for wanted in (3, 0):

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.pipeline.making import plan_of
 
 import warmstore as ws
 from warmstore.identity import object_walk, recorded_identity
+from warmstore.loading.prefetch.thread_prefetcher import ThreadPrefetcher
 from warmstore.pipeline import sample_states
 
 pytestmark = pytest.mark.forks
@@ -225,6 +227,41 @@ def test_threads_that_make_samples_at_once():
     assert states.are_unchanged(np.arange(2), keys).all()
     source[0]["number"] = 7  # by the program
     assert states.are_unchanged(np.arange(2), keys).tolist() == [False, True]
+
+
+def test_a_list_that_becomes_shorter_while_its_samples_are_made():
+    """Another loader of the pipeline has looked at it meanwhile."""
+    source = [{"number": number} for number in range(4)]
+    states = ws.Pipeline(source).step(dict).identities.states
+    keys = states.look().each
+    with states.making([1, 3]), states.making([2]):
+        del source[2:]
+        states.look()
+        source[1]["number"] = 7  # by a step
+    assert states.are_unchanged(np.arange(2), keys).all()
+    with states.making([3]):  # of before
+        pass
+
+
+def test_a_loader_that_is_collected_while_its_samples_are_identified(monkeypatch):
+    """Its thread waits for what another thread holds, which must not wait for the end of that thread."""
+    states = ws.Pipeline([{"number": 0}]).step(dict).identities.states
+    keys = states.look().each
+    crew, begun, identify = ThreadPrefetcher(1), threading.Event(), sample_states.identify_samples
+
+    def make(number: int) -> None:
+        begun.set()
+        with states.making([number]):
+            pass
+
+    def identified(*args: Any, **options: Any) -> Any:
+        crew._begin(make, 0)
+        begun.wait()
+        crew.close()  # as the garbage collector does at any moment
+        return identify(*args, **options)
+
+    monkeypatch.setattr(sample_states, "identify_samples", identified)
+    assert np.array_equal(states.look().each, keys)
 
 
 def test_an_edit_within_an_epoch_is_not_kept_for_what_was(tmp_path):

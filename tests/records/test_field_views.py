@@ -152,6 +152,14 @@ def test_several_fields_are_a_smaller_store(store: ws.RecordStore) -> None:
     assert [row["y"] for row in view] == LABELS.tolist()
 
 
+def test_positions_of_a_batch_in_any_sequence(store: ws.RecordStore) -> None:
+    """A tuple of them was taken for an index of several dimensions: that of one element."""
+    for positions in ((0, 1), [0, 1], range(2), np.arange(2)):
+        for name in ("x", "y"):
+            samples = list(store[name].__getitems__(positions))
+            assert np.array_equal(samples, [store[at][name] for at in range(2)])
+
+
 def test_several_fields_in_another_format(store: ws.RecordStore) -> None:
     view = store.with_format("torch")[["x", "y"]]
     assert list(view.fields) == ["x", "y"]

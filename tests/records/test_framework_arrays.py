@@ -66,6 +66,18 @@ def test_jax(store: ws.RecordStore) -> None:
         store.with_format("jax")[0]
 
 
+@pytest.mark.parametrize("to", ["torch", "jax"])
+def test_arrays_of_another_byte_order_are_refused_with_advice(to: str) -> None:
+    pytest.importorskip(to)
+    with (
+        ws.Loader({"x": np.arange(4, dtype=">i4")}, 2, to=to) as loader,
+        pytest.raises(
+            ws.UnsupportedType, match=r"x is an array of >i4, .* values\.astype\(values\.dtype\.newbyteorder"
+        ),
+    ):
+        next(iter(loader))
+
+
 def test_numpy_again(store: ws.RecordStore) -> None:
     assert isinstance(store.with_format("torch").with_format("numpy")[0]["x"], np.ndarray)
 

@@ -1,9 +1,12 @@
 """Options of remotes: names that are checked, and the connection string of Azure."""
 
+import http.server
 import json
+import threading
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,6 +125,59 @@ def test_a_credential_provider_is_asked_before_every_other_source(url: str, monk
     with anonymous, pytest.raises(RemoteUnavailable):
         anonymous.get("name")
     assert asked == [url]
+
+
+def test_a_public_bucket_needs_no_profile_that_makes_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "config").write_text("[default]\nsso_session = team\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+
+    def get(**options: Any) -> None:
+        options["endpoint"] = "http://127.0.0.1:1"
+        with Objects("s3://bucket/x", options=options, limits=RequestLimits(retries=0)) as objects:
+            objects.get("name")
+
+    with pytest.raises(RemoteUnavailable):
+        get(skip_signature=True)
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    with pytest.raises(RemoteUnavailable):
+        get()
+
+
+def test_keys_of_options_are_used_without_the_token_of_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens: list[str | None] = []
+
+    class Server(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            tokens.append(self.headers["x-amz-security-token"])
+            assert "Credential=OWN/" in self.headers["authorization"]
+            self.send_error(404)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    for name, value in {"ACCESS_KEY_ID": "OTHER", "SECRET_ACCESS_KEY": "other", "SESSION_TOKEN": "token"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        options = {
+            "access_key_id": "OWN",
+            "secret_access_key": "own",
+            "endpoint": f"http://127.0.0.1:{server.server_port}",
+        }
+        try:
+            for more in ({}, {"session_token": "mine"}):
+                with Objects("s3://bucket/x", options={**options, **more}) as objects:
+                    assert objects.get("name") is None
+        finally:
+            server.shutdown()
+            thread.join()
+    assert tokens == [None, "mine"]
 
 
 @pytest.mark.parametrize("kind", ["external_account", "impersonated_service_account"])

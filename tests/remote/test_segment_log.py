@@ -252,6 +252,49 @@ def test_packs_stay_few(objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch)
     assert sent < 20 * 600 * 200
 
 
+def test_a_host_that_cannot_read_a_pack_takes_it_from_nobody(
+    objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warmstore.remote.segment_log._PACKED", 2000)
+    host, other = Host(objects), Host(objects)
+    payloads = [random.randbytes(100) for _ in range(240)]
+    for payload in payloads[:200]:
+        host.append(payload)
+    packs = {pack for _, head in host.read().heads for pack, _ in head.packs}
+    get = objects.get_async
+
+    async def cut_off(name: str, *arguments: Any, **options: Any) -> Any:
+        data = await get(name, *arguments, **options)
+        return data[:-1] if name.rpartition("/")[2] in packs else data
+
+    with monkeypatch.context() as patch:
+        patch.setattr(objects, "get_async", cut_off)
+        assert len(other.payloads()) < 200
+        for payload in payloads[200:]:
+            other.append(payload)
+    assert Host(objects).payloads() == set(payloads)
+    objects.run(other.log.fold(objects, other.read(), forget={f"packs/{pack}" for pack in packs}))
+    objects.delete([f"packs/{pack}" for pack in packs])  # as a repair does
+    assert Host(objects).payloads() == set(payloads)
+
+
+@pytest.mark.parametrize("packed", [10, 1 << 19])
+def test_what_was_replaced_does_not_count_again(
+    packed: int, objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warmstore.remote.segment_log._PACKED", packed)
+    host, now = Host(objects), b"value 0"
+    last = host.append(now)
+    for number in range(1, 60):
+        host.append(b"another %d" % number)
+        if number % 5 == 0:
+            now = b"value %d" % number
+            last = host.append(now, replaces=[last])  # but not what that one has replaced
+        payloads = Host(objects).payloads()
+        assert {payload for payload in payloads if payload.startswith(b"value")} == {now}
+        assert len(payloads) == 1 + number
+
+
 def test_reading_a_bundle_takes_the_memory_of_what_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     segment = segment_bytes(b"x" * 5000)
     data = bundle_bytes([(Segment.parse(Checksums().name("s", segment), segment), 0)])

@@ -13,7 +13,7 @@ from tests.remote.memory import Count, MemoryObjects
 
 import warmstore as ws
 from warmstore.errors import Diverged, RemoteUnavailable, StoreExists
-from warmstore.replicate import attach
+from warmstore.replicate import attach, remote_diff
 from warmstore.replicate.parts import FORMAT, PartLog
 from warmstore.replicate.remote_copy import Remote
 
@@ -150,6 +150,47 @@ def test_copies_of_one_folder_are_told_apart(objects: MemoryObjects, tmp_path: P
             else:
                 with pytest.raises(Diverged, match="copy of the other"):
                     cache.push("place")
+
+
+def test_a_copy_that_has_pulled_takes_nothing_away(objects: MemoryObjects, tmp_path: Path) -> None:
+    for host in ("a", "b"):
+        with ws.FeatureCache(tmp_path / host, "net") as cache:
+            put(cache, range(10) if host == "a" else range(10, 20))
+            cache.push("place")
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    with ws.FeatureCache(tmp_path / "a", "net") as cache:
+        put(cache, range(20, 30))
+        cache.push("place")
+    with ws.FeatureCache(tmp_path / "copy", "net") as cache:
+        assert cache.pull("place").chunks == 1  # under the number of the chunk that it lacks
+        cache.push("place")
+        put(cache, range(30, 40))
+        with pytest.raises(Diverged, match="copy of the other"):
+            cache.push("place")
+    with ws.FeatureCache(tmp_path / "c", "net") as cache:
+        assert cache.pull("place").records == 30
+
+
+def test_a_writer_that_ends_while_another_process_pushes(
+    objects: MemoryObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ws.FeatureCache(tmp_path / "a", "net") as cache, ws.FeatureCache(tmp_path / "a", "net") as other:
+        put(other, range(10))
+        other.flush()
+        opened = remote_diff.open_numbers
+
+        def open_numbers(*arguments: Any) -> Any:  # after the log was read, and before the locks of chunks are
+            put(other, range(10, 20))
+            other.close()
+            monkeypatch.setattr(remote_diff, "open_numbers", opened)
+            return opened(*arguments)
+
+        monkeypatch.setattr(remote_diff, "open_numbers", open_numbers)
+        assert cache.push("place").chunks == 1
+        put(cache, range(20, 30))
+        assert cache.push("place").chunks == 1
+    with ws.FeatureCache(tmp_path / "b", "net") as cache:
+        assert cache.pull("place").records == 30
 
 
 def test_a_store_and_a_cache_do_not_share_a_place(objects: MemoryObjects, tmp_path: Path) -> None:

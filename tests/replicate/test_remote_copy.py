@@ -22,6 +22,7 @@ import warmstore as ws
 from warmstore.errors import BadBudget, Damaged, NotAStore, ReadOnly, RemoteUnavailable
 from warmstore.records.format.manifest import Manifest
 from warmstore.remote.objects import Objects
+from warmstore.replicate import remote_copy
 from warmstore.replicate.block_cache import BlockCache
 from warmstore.replicate.remote_chunk import PAGES, RemoteChunk
 from warmstore.replicate.remote_copy import Remote, copy_folder
@@ -174,6 +175,26 @@ def test_sees_what_is_pushed_later(remote: str, tmp_path: Path) -> None:
         assert same_arrays(store, local)
         assert same_arrays(more, local)
         more.close()
+
+
+def test_another_process_copies_a_newer_generation_first(
+    remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = remote_copy.find_copy
+
+    def find_copy(*arguments: Any, **options: Any) -> RemoteSnapshot:
+        head = found(*arguments, **options)
+        monkeypatch.setattr(remote_copy, "find_copy", found)
+        with ws.RecordStore.open(tmp_path / "a", "a") as local:
+            local.delete(range(2000))
+            local.rebalance()
+            local.push(str(tmp_path / "remote"))
+        ws.RecordStore.open(remote, cache_dir=tmp_path / "cache").close()
+        return head
+
+    monkeypatch.setattr(remote_copy, "find_copy", find_copy)
+    with ws.RecordStore.open(remote, cache_dir=tmp_path / "cache") as store:
+        assert len(store) == 2000
 
 
 def test_generations_that_are_gone_take_no_room(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from warmstore.remote.objects import Objects
 from warmstore.replicate import staged_write
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, write_head
 from warmstore.replicate.staged_part import StagedPart
+from warmstore.storage.files import Files
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
 
@@ -302,6 +303,21 @@ part._store.flush()
 print("written", flush=True)
 sys.stdin.read()
 """
+
+
+class Beside(Files):
+    """Another write to the same store begins when the folder of one was made."""
+
+    def make_folder(self, path: Path) -> None:
+        super().make_folder(path)
+        if path.name.endswith(".staged"):
+            ws.StagedWrite(path.parent / "store", fields=FIELDS).abort()
+
+
+def test_a_write_that_begins_beside_another_one(tmp_path: Path) -> None:
+    write = ws.StagedWrite(tmp_path / "store", fields=FIELDS, files=Beside())
+    write.commit([stage(write, 100)])
+    assert numbers(tmp_path / "store") == expected(100)
 
 
 def test_a_killed_task_and_a_killed_write_leave_nothing(tmp_path: Path) -> None:

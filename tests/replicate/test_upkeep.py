@@ -10,6 +10,7 @@ import pytest
 
 import warmstore as ws
 from warmstore.errors import Damaged, NotAStore, NotTrusted
+from warmstore.records.write import chunk_merging
 from warmstore.remote.objects import Objects
 from warmstore.remote.signing import KEY
 from warmstore.replicate import push as push_module
@@ -128,6 +129,28 @@ def test_garbage_is_collected_by_age(folder: Path, tmp_path: Path) -> None:
     assert pulled(tmp_path, "c") == 30
     with pytest.raises(ValueError, match="a day"):
         gc(Remote(folder), keep=3600)
+
+
+def test_a_reader_has_the_samples_of_merged_chunks_that_are_collected(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk_merging, "FAN_IN", 4)
+
+    def opened(name: str) -> ws.FeatureCache:
+        return ws.FeatureCache(folder.parent.as_uri(), "net", cache_dir=tmp_path / name)
+
+    for run in range(6):
+        with opened("a") as cache:
+            cache.put_batch([run], np.full((1, 20_000), run, np.float32))
+        with opened("b") as reader:
+            assert len(reader) == run + 1
+    age(folder, 8)
+    assert gc(Remote(folder), keep=7 * DAY).objects == 8
+    with opened("b") as reader:
+        assert len(reader) == 6
+        values, missing = reader.get_batch(range(6))
+    assert not len(missing)
+    assert values[:, 0].tolist() == [*range(6)]
 
 
 @pytest.mark.parametrize("moment", [1, 2])

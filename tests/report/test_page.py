@@ -191,6 +191,13 @@ def test_many_caches_of_many_runs(tmp_path: Path) -> None:
     assert f"{count - 4} more caches" in content
 
 
+def test_a_column_of_several_epochs_names_all_of_them(tmp_path: Path) -> None:
+    write(feature_cache(tmp_path, "resnet"), epochs(97))
+    content = page(collect([tmp_path], NOW))
+    assert "<title>run 1, epochs 0\N{EN DASH}2: 66.7%, 200 hits, 100 misses</title>" in content
+    assert "<title>run 1, epoch 96: 100%, 100 hits, 0 misses</title>" in content
+
+
 def test_caches_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for parent in ("a", "b"):
         write(feature_cache(tmp_path / parent, "resnet"), epochs(2, parent))

@@ -63,7 +63,8 @@ def export(
         The target. It has values and no checksums. In .npy: [n, *shape] of the field's dtype, bfloat16 and float8 as
         void bits (`V2`, `V1`). In Arrow and Parquet: the columns of `RecordStore.to_arrow`, but a NaT of a field
         without a shape is the least integer, as null means absent. Parquet has no timestamps in seconds (int64
-        instead) and no lists of size 0 (lists of any length instead). `convert` restores all fields.
+        instead) and no lists of size 0 (lists of any length instead). `convert` restores all fields; of
+        bfloat16 and float8 in .npy if `fields=` names their types.
 
     Raises:
         UnknownFormat: no such format, or the target's name does not show the format.
@@ -85,7 +86,7 @@ def export(
         records = CommittedRecords.of(generation, generation.recheck())
         rows = records.snapshot.length
         with progress_bar(rows, None, 0, reader.path.name, progress) as advance, _draft(target) as draft:
-            TARGETS[kind](draft, target.suffix == ".npy", chosen, rows, _blocks(records, chosen, advance))
+            TARGETS[kind](draft, target.suffix.lower() == ".npy", chosen, rows, _blocks(records, chosen, advance))
     return target
 
 
@@ -162,7 +163,8 @@ def _draft(target: Path) -> Iterator[Path]:
     draft = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
     try:
         yield draft
-        if target.is_dir() and not target.is_symlink():
+        is_there = target.exists() or target.is_symlink()
+        if is_there and (draft.is_dir() or (target.is_dir() and not target.is_symlink())):
             old = target.parent / f".{target.name}.{secrets.token_hex(4)}.old"
             with uninterrupted():
                 target.rename(old)
@@ -171,11 +173,15 @@ def _draft(target: Path) -> Iterator[Path]:
                 except BaseException:
                     old.rename(target)
                     raise
-                shutil.rmtree(old)
+                _remove(old)
         else:
             draft.replace(target)
     finally:
-        if draft.is_dir():
-            shutil.rmtree(draft)
-        else:
-            draft.unlink(missing_ok=True)
+        _remove(draft)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -67,7 +67,7 @@ def push(version: OpenVersion, remote: Remote, verify: bool, progress: bool | No
         manifest = read_manifest(store.path, store._files)  # another process may have pulled into it
         if remote.sign:
             check_signed(manifest.metadata, store.path)
-        for part in parts.parts:
+        for part in parts.filled:
             check_joins(manifest, part, remote)
         return push_part(store.path, objects, store._files, log, parts, verify=verify, progress=progress)
 
@@ -97,12 +97,12 @@ def _join(
     """Attach the chunks that all other hosts pushed."""
     room = None if version.quota is None else version.quota.reserve
     pulled = []
-    for part in _log_of(version, remote).read(objects).parts:
+    for part in _log_of(version, remote).read(objects).filled:
         store = _store_for(version, part.manifest)
-        check_joins(store._manifest, part, remote)
+        check_joins(read_manifest(store.path, store._files), part, remote)  # another process may have bound a module
         if (fingerprint := part.manifest.metadata.get("fingerprint")) is not None and store.mode == "a":
             store.annotate("fingerprint", fingerprint)  # a part that `put_batch` alone has filled takes the others'
-        if part.manifest.id != store._manifest.id and part.chunks and not remote.sign:
+        if part.manifest.id != store._manifest.id and not remote.sign:
             store.annotate(UNSIGNED, True)
         pulled.append(attach(store.path, part, objects, store._files, keep_remote=keep, room=room, progress=progress))
     version.see_others()
@@ -195,7 +195,7 @@ def push_folder(folder: Path, remote: Remote, *, verify: bool = False, progress:
             check_signed(manifest.metadata, folder)
         log = remote.part_log()
         parts = log.read(objects)
-        for part in parts.parts:
+        for part in parts.filled:
             check_joins(manifest, part, remote)
         with (
             contextlib.suppress(ReadOnly),
@@ -218,10 +218,10 @@ def pull_folder(
             pulled_rows = pull_store(folder, objects, files, progress=progress)
             register(STORE, folder)
             return pulled_rows
-        parts = remote.part_log().read(objects).parts
+        parts = remote.part_log().read(objects).filled
         signed = _signed_for(remote, [part.manifest for part in parts])
         if signed != remote:
-            parts = signed.part_log().read(objects).parts
+            parts = signed.part_log().read(objects).filled
         return pull_parts(folder, parts, objects, signed, progress=progress)
 
 
@@ -243,9 +243,13 @@ def pull_parts(
     for part in parts:
         manifest = read_manifest(folder, files)
         check_joins(manifest, part, remote)
-        if part.manifest.id != manifest.id and part.chunks and not remote.sign and is_cache(manifest):
+        is_unsigned = part.manifest.id != manifest.id and not remote.sign
+        notes = {"fingerprint": part.manifest.metadata.get("fingerprint"), UNSIGNED: is_unsigned or None}
+        notes = {name: note for name, note in notes.items() if note is not None and manifest.metadata.get(name) is None}
+        if notes and is_cache(manifest):
             with RecordStore.open(folder, "a") as store:
-                store.annotate(UNSIGNED, True)
+                for name, note in notes.items():
+                    store.annotate(name, note)
         pulled.append(attach(folder.absolute(), part, objects, files, progress=progress))
     return _sum(pulled)
 

@@ -43,7 +43,7 @@ def merge_parts(
     """
     with contextlib.closing(remote.open()) as objects:
         log = remote.part_log()
-        merged = [part for part in log.read(objects).parts if part.chunks]
+        merged = log.read(objects).filled
         if not merged:
             raise NotAStore(f"{remote.shown} has no cache; the URL is FOLDER/ID, with the id of the cache")
         for part in merged:

@@ -14,6 +14,7 @@ from warmstore.records.maintenance.store_summary import DESCRIPTION
 from warmstore.storage.registry import COMPILED, PIPELINE, STORE, sweep
 
 _MARKER = "WARMSTORE"
+_ABOUT = "about.json"  # of a version of a pipeline's tier; see `pipeline.tiers.tier_quota`
 _INDEX = "index.sqlite"
 _DRAFTS = (".draft", ".tmp", ".staged", ".converting", ".converting.new")
 _GENERATION = re.compile(r"g\d{4,}")
@@ -25,7 +26,8 @@ class FoundFolder:
     """A folder with a store or a cache.
 
     kind: `registry.STORE` for record stores, feature caches and copies of remotes, which their descriptions tell apart;
-    `PIPELINE`, `COMPILED` or `UNREADABLE`. opened: its last use by the registry, in seconds since 1970; 0 if unknown.
+    `PIPELINE` for a tier or one version of it; `COMPILED` or `UNREADABLE`. opened: its last use by the registry, in
+    seconds since 1970; 0 if unknown.
     inner: the folders in it that are listed by themselves, and are no part of it.
     """
 
@@ -56,7 +58,8 @@ def find(folders: Iterable[Path] = ()) -> list[FoundFolder]:
             continue
         for kind, path in _below(real):
             found.setdefault((path, kind), FoundFolder(kind, path, opened.get(path, 0.0)))
-    return _nested([found[key] for key in sorted(found)])
+    twice = [(path, kind) for path, kind in found if kind == PIPELINE and (path.parent, kind) in found]  # with its tier
+    return _nested([found[key] for key in sorted(found.keys() - twice)])
 
 
 def _real(path: Path) -> Path:
@@ -104,7 +107,11 @@ def _below(folder: Path) -> Iterator[tuple[str, Path]]:
     except OSError:
         yield UNREADABLE, folder
         return
-    kinds = list(_kinds(folder, {entry.name for entry in listed}))
+    names = {entry.name for entry in listed}
+    if _ABOUT in names and os.path.exists(folder.parent / _MARKER):  # noqa: PTH110 - `exists` of a Path may raise
+        yield PIPELINE, folder  # a version of a tier, as `ls` lists it
+        return
+    kinds = list(_kinds(folder, names))
     for kind in kinds:
         yield kind, folder
     for entry in listed:

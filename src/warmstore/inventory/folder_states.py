@@ -91,9 +91,12 @@ def _versions(folder: FoundFolder) -> Iterator[CachedFolder]:
     from warmstore.pipeline.tiers.tier_folders import is_marked
     from warmstore.pipeline.tiers.tier_inspection import read_versions
 
-    if not is_marked(folder.path):
+    tier = folder.path if is_marked(folder.path) else folder.path.parent
+    if not is_marked(tier):
         return
-    for state in read_versions(folder.path):
+    for state in read_versions(tier):
+        if folder.path not in (tier, state.path):
+            continue
         yield CachedFolder(
             PIPELINE,
             state.path,

@@ -22,6 +22,9 @@ _LITTLE_DISK = 1_000_000_000  # free bytes
 _LITTLE_SHARED = 256_000_000  # bytes of /dev/shm; containers have 64 MB by default
 _SHARED = Path("/dev/shm")
 _NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "ceph", "glusterfs", "beegfs", "fuse", "9p", "afs")
+_WITHIN = {"nvidia": "nvidia.dali"}
+"""Packages within a name that other distributions share: torch brings `nvidia`, too."""
+
 _BASE = ("numpy", "pyarrow", "xxhash", "zstandard", "lz4")
 
 
@@ -38,13 +41,20 @@ def _versions() -> Iterator[Finding]:
 
 def _extras() -> Iterator[Finding]:
     for extra in sorted(set(EXTRAS.values())):
-        packages = [name for name, brings in EXTRAS.items() if brings == extra]
-        missing = [name for name in packages if importlib.util.find_spec(name) is None]
+        packages = [_WITHIN.get(name, name) for name, brings in EXTRAS.items() if brings == extra]
+        missing = [name for name in packages if not _is_installed(name)]
         if missing:
             text = f"{', '.join(missing)} not installed: pip install 'warmstore[{extra}]'"
         else:
             text = ", ".join(_with_version(name) for name in packages)
         yield Finding(f"extra {extra}", True, text)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # of the package that it is in
+        return False
 
 
 def _with_version(package: str) -> str:

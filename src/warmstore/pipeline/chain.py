@@ -4,20 +4,18 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
-import pyarrow as pa
-
 from warmstore.errors import BadSource, SampleSkipped, SchemaMismatch
 from warmstore.identity.samples.selected_samples import SelectedSamples
 from warmstore.loading.collate import stack
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.trainers.dataset import Dataset
-from warmstore.loading.values.value_types import is_of, many_of
+from warmstore.loading.values.value_types import is_frame, is_of, many_of
 from warmstore.pipeline.batched_steps import first_difference, row_of
 from warmstore.pipeline.step_identities import Identities
 from warmstore.pipeline.steps import ChainSettings, Step, deterministic
 from warmstore.storage.cached_property import cached_property
 
-_FRAME, _SERIES = ("pandas", "DataFrame"), ("pandas", "Series")
+_SERIES = ("pandas", "Series")
 
 
 @final
@@ -43,7 +41,7 @@ class Chain:
     """
 
     def __init__(self, source: Any, steps: tuple[Step, ...] = (), settings: ChainSettings | None = None) -> None:
-        if isinstance(source, Mapping | str | os.PathLike | pa.Table | pa.RecordBatch) or is_of(source, _FRAME):
+        if isinstance(source, Mapping | str | os.PathLike) or is_frame(source):
             source = Dataset(source)
         elif is_of(source, _SERIES):
             source = SeriesRows(source)

@@ -9,12 +9,17 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 
 from warmstore.extras import not_installed
+from warmstore.identity.identity import walk_over
+from warmstore.identity.recorded_identity import RecordedIdentity
+from warmstore.identity.walk import Walk
+from warmstore.identity.watch import Watch
 
 
 @final
@@ -23,7 +28,8 @@ class Dali:
 
     Args:
         define: called as define(*inputs, **arguments) with one DALI node per field, or one for the whole value; returns
-            a node, or a dict of nodes by name. Every process that computes samples calls it; the constructor does, too.
+            a node, or a dict of nodes by name. Every process that computes samples calls it, and again if what it reads
+            has changed; the constructor does, too.
         fields: for dict values, the names of the inputs. A single output replaces the first field; a dict of outputs
             replaces or adds the fields of its names. None: the whole value is the input, bytes or an array.
         arguments: of `define`; part of the step's identity.
@@ -57,10 +63,12 @@ class Dali:
         values = [value] if self.fields is None else [value[field] for field in self.fields]
         inputs = [_to_array(each) for each in values]
         with _lock:
-            pipelines = _running.setdefault(self, {})
+            defined = self._defined()
+            pipelines = defined.pipelines
             types = tuple((array.dtype.char, array.ndim) for array in inputs)  # a DALI pipeline takes no others
             if types not in pipelines:
-                pipelines[types] = self._define()
+                with defined.recorded.calling():
+                    pipelines[types] = self._define()
             running = pipelines[types]
             try:
                 outputs = running(inputs)
@@ -71,6 +79,17 @@ class Dali:
         if self.fields is None:
             return made if isinstance(made, dict) else made[0]
         return {**value, **(made if isinstance(made, dict) else {self.fields[0]: made[0]})}
+
+    def _defined(self) -> "_Defined":
+        """The DALI pipelines of this process, without those of before a change of what `define` reads."""
+        known = _steps.get(self)
+        if known is None:
+            define = partial(self.func, **self.arguments)
+            known = _steps[self] = _Defined(RecordedIdentity(partial(_look, define, self._name)))
+        digest = known.recorded.refresh(exactly=True).digest
+        if digest != known.digest:
+            known.digest, known.pipelines = digest, {}
+        return known
 
     def _define(self) -> "_Running":
         dali = _dali()
@@ -109,6 +128,22 @@ class _Running:
         for name, value in zip(self.inputs, values, strict=True):
             self.pipeline.feed_input(name, [value])
         return [np.array(batch[0]) for batch in self.pipeline.run()]
+
+
+@dataclass
+class _Defined:
+    """The DALI pipelines of one step in this process. recorded: the identity of `define` with its arguments.
+
+    digest: that of the pipelines. pipelines: by the types of their inputs.
+    """
+
+    recorded: RecordedIdentity
+    digest: str = ""
+    pipelines: dict[Any, _Running] = field(default_factory=dict)
+
+
+def _look(define: Callable[..., Any], name: str, watch: Watch) -> Walk:
+    return walk_over(define, name=name, watch=watch)
 
 
 def _check(nodes: Sequence[Any], inputs: Sequence[Any], name: str) -> set[int]:
@@ -173,16 +208,16 @@ def _dali() -> Any:
     return dali
 
 
-_running: weakref.WeakKeyDictionary[Dali, dict[Any, _Running]] = weakref.WeakKeyDictionary()
+_steps: weakref.WeakKeyDictionary[Dali, _Defined] = weakref.WeakKeyDictionary()
 _lock = threading.RLock()
 
 
 def _after_fork() -> None:
     global _lock
-    for pipelines in _running.values():
-        for running in pipelines.values():  # destroying one would wait forever for threads that were not copied
+    for defined in _steps.values():
+        for running in defined.pipelines.values():  # destroying one would wait forever for threads that were not copied
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(running.pipeline))
-    _running.clear()
+    _steps.clear()
     _lock = threading.RLock()
 
 

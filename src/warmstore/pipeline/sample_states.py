@@ -28,7 +28,7 @@ from warmstore.identity.samples.selected_samples import SelectedSamples
 from warmstore.identity.watch import SHARE
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.storage.array_types import Bools
-from warmstore.storage.locks import renewed_in_children
+from warmstore.storage.locks import reentrant_lock, renewed_in_children
 
 if TYPE_CHECKING:
     from warmstore.identity.patches import Patches
@@ -73,7 +73,7 @@ class SampleStates:
         self._making: dict[int, dict[int, bytes]] = {}  # by thread, the hashes of their files
         self._seen = 0.0
         self._seconds, self._brief = 0.0, _FIRST
-        renewed_in_children(self, "_lock", threading.RLock)
+        renewed_in_children(self, "_lock", reentrant_lock)
 
     @_locked
     def select(self, source: SelectedSamples) -> SampleStates:
@@ -189,14 +189,12 @@ class SampleStates:
     @contextmanager
     def making(self, indices: Sequence[int] | Int64) -> Iterator[None]:
         """Changes of these samples inside this context come from our own calls."""
-        samples, which = self._samples, np.asarray(indices, np.int64)
-        if samples is not None:
-            which = which[which < len(samples.each)]  # the list may have grown
+        samples, which, thread = self._samples, np.asarray(indices, np.int64), threading.get_ident()
         if samples is None or not samples.may_be_written or not len(which):
             yield
             return
-        thread = threading.get_ident()
         with self._lock:
+            which = which[which < len(self._left)]  # the list may have grown
             stamps, before = self._take(which), self._making.get(thread, {})
             self._making[thread] = {**before, **dict(zip(which.tolist(), map(bytes, stamps), strict=True))}
         try:
@@ -204,6 +202,8 @@ class SampleStates:
         finally:
             with self._lock:
                 self._making[thread] = before
+                present = which < len(self._left)  # the list may have become shorter
+                which, stamps = which[present], stamps[present]
                 now, stamps_now = self._hashes(which)
                 left = _equal(stamps, stamps_now)  # a file is written by the program
                 left &= ~_equal(now, self._left[which])
@@ -243,7 +243,7 @@ class SampleStates:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        renewed_in_children(self, "_lock", threading.RLock)
+        renewed_in_children(self, "_lock", reentrant_lock)
 
 
 def _equal(these: UInt64, those: UInt64) -> Bools:

@@ -9,7 +9,7 @@ from warmstore.display.html import html_method
 from warmstore.errors import PositionError, SchemaMismatch
 from warmstore.records.format.fields import Array, Field, Fields, check_known
 from warmstore.records.read.numpy_indexing import apply_index, is_integer, split_index
-from warmstore.records.sample_batch import SampleBatch
+from warmstore.records.sample_batch import SampleBatch, sendable_value
 from warmstore.records.store_html import store_html
 from warmstore.records.store_reader import StoreReader
 from warmstore.storage.array_types import UInt64
@@ -102,7 +102,7 @@ class FieldView:
 
     def __getitems__(self, index: Any) -> SampleBatch:
         """The values at many positions as torch's DataLoader asks for them."""
-        return SampleBatch(self[index], len(index), index)
+        return SampleBatch(self.store.gather(index, [self.name])[self.name], len(index), index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """All values in memory; as objects if they have no common shape.
@@ -194,7 +194,7 @@ def is_names(index: Any) -> bool:
 
 def first_value(values: Any) -> Any:
     """The value of the one record that was read; None where it is absent."""
-    return None if isinstance(values, np.ma.MaskedArray) else values[0]
+    return None if isinstance(values, np.ma.MaskedArray) else sendable_value(values[0])
 
 
 def _is_plain(index: Any) -> bool:

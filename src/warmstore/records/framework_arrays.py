@@ -137,11 +137,11 @@ def tensor_of(value: Any, name: str) -> Any:
 
     Raises:
         SchemaMismatch: some records have no value.
-        UnsupportedType: torch has no such dtype.
+        UnsupportedType: torch has no such dtype, or not in this byte order.
     """
     if is_tensor(value):
         return value
-    _check_whole(value, name)
+    _check_array(value, name)
     if value.dtype.kind in "OUSV" and value.dtype.num < 256:
         raise UnsupportedType(f"{name or 'the batch'} is an array of {value.dtype}; torch has no such tensors")
     return to_torch(value if value.flags.writeable else value.copy())
@@ -152,7 +152,7 @@ def jax_array_of(jax: Any, value: Any, name: str, where: Any = None) -> Any:
 
     Raises:
         SchemaMismatch: some records have no value.
-        UnsupportedType: JAX has no such dtype, or not without x64.
+        UnsupportedType: JAX has no such dtype, or not without x64 or in this byte order.
     """
     value = host_array_of(jax, value, name)
     try:
@@ -166,11 +166,11 @@ def host_array_of(jax: Any, value: Any, name: str) -> Any:
 
     Raises:
         SchemaMismatch: some records have no value.
-        UnsupportedType: JAX has no such dtype without x64.
+        UnsupportedType: JAX has no such dtype without x64 or in this byte order.
     """
     if is_tensor(value):
         value = value.numpy()
-    _check_whole(value, name)
+    _check_array(value, name)
     dtype = value.dtype
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise UnsupportedType(
@@ -180,9 +180,14 @@ def host_array_of(jax: Any, value: Any, name: str) -> Any:
     return value
 
 
-def _check_whole(value: Any, name: str) -> None:
+def _check_array(value: Any, name: str) -> None:
     if isinstance(value, np.ma.MaskedArray):
         raise SchemaMismatch(
             f"{name or 'the batch'} has records without a value, which only NumPy's masked arrays can represent; "
             "fill them in a transform: batch[...].filled(0)"
+        )
+    if value.dtype.kind in "iufc" and not value.dtype.isnative:
+        raise UnsupportedType(
+            f"{name or 'the batch'} is an array of {value.dtype.str}, and neither torch nor JAX has other byte orders. "
+            "Convert it in a transform, with values.astype(values.dtype.newbyteorder('='))"
         )

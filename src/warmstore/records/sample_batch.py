@@ -66,6 +66,11 @@ def _value(column: Any, at: int) -> Any:
     if isinstance(column, np.ma.MaskedArray):
         mask = np.ma.getmaskarray(value)
         return None if mask.size and mask.all() else value  # a mask without elements says nothing
+    return sendable_value(value)
+
+
+def sendable_value(value: Any) -> Any:
+    """A value of one record as it is; in a worker of torch's DataLoader bytes instead of a memoryview."""
     return bytes(value) if isinstance(value, memoryview) and in_torch_worker() else value
 
 

@@ -152,11 +152,19 @@ def identity_of(location: Location, options: Mapping[str, Any], *, anonymous: bo
     return " at ".join((location.url, *shown))
 
 
+def is_without_token(found: Mapping[str, Any]) -> bool:
+    """Whether options from `aws` have keys without a session token, and the variables have a token of other keys."""
+    if not found.keys() >= {"access_key_id", "secret_access_key"} or {"session_token", "token"} & found.keys():
+        return False
+    is_other = found["access_key_id"] != os.environ.get("AWS_ACCESS_KEY_ID")
+    return is_other and bool(os.environ.get("AWS_SESSION_TOKEN"))
+
+
 def makes_credentials() -> bool:
     """Whether the active AWS profile has no credentials, but a way to make them, which boto3 supports."""
     config, credentials = _profile()
     makers = {"sso_session", "sso_start_url", "role_arn", "credential_process"}
-    own = any(map(os.environ.get, _OWN_KEYS))
+    own = any(map(os.environ.get, (*_OWN_KEYS, "AWS_SKIP_SIGNATURE")))
     return not own and "aws_access_key_id" not in credentials and not makers.isdisjoint(config)
 
 

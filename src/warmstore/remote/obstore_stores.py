@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -61,8 +62,11 @@ def store_of(
     if location.kind == "s3":
         config = credentials.aws(options, anonymous=anonymous)
         redacted.add(str(config[name]) for name in ("secret_access_key", "session_token") if name in config)
-        if provider is None and not anonymous and "access_key_id" not in config and credentials.makes_credentials():
+        own = {"access_key_id", "skip_signature"}
+        if provider is None and not anonymous and own.isdisjoint(config) and credentials.makes_credentials():
             provider = _boto3_provider()
+        if provider is None and credentials.is_without_token(config):
+            provider = partial(_keys_alone, config)
         maker = stores.S3Store
     elif location.kind == "az":
         config = credentials.azure(location, options, anonymous=anonymous)
@@ -91,6 +95,12 @@ def knows_option(location: Location, name: str, value: Any) -> bool:
     except Exception as error:
         return "Configuration key" not in str(error)
     return True
+
+
+def _keys_alone(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A credential provider: obstore itself would add the session token of the variables to keys of another source."""
+    keys = {name: config[name] for name in ("access_key_id", "secret_access_key")}
+    return {**keys, "token": None, "expires_at": None}
 
 
 def _boto3_provider() -> Any:

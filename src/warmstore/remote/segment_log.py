@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -196,25 +196,34 @@ class SegmentLog:
             self._mirror.put(segment.name.text, data)
         return segment
 
-    async def fold(self, objects: LogRequests, state: LogState, *new: Segment) -> None:
+    async def fold(self, objects: LogRequests, state: LogState, *new: Segment, forget: Collection[str] = ()) -> None:
         """Write a head of all segments of a state and of new ones, and remove what two listed heads hold.
+
+        Args:
+            forget: names of objects that are damaged, to which the head does not refer.
 
         Raises:
             NotTrusted, RemoteUnavailable, RemoteRefused: as `append`.
         """
         depth = max([name.depth for name in state.listed], default=0) + 1
         replaced = {digest for segment in new for digest in segment.replaces} | state.replaced
-        packs = {pack: size for _, head in state.heads for pack, size in head.packs if pack in self._bundles}
-        packed = {segment.name.hash for pack in packs for segment, _ in self._bundles[pack].segments}
+        # Heads and packs that could not be read are not replaced: what they hold may be read later.
+        every = {pack: size for _, head in state.heads for pack, size in head.packs}
+        packs = {pack: size for pack, size in every.items() if f"{self.packs}/{pack}" not in forget}
+        readable = [self._bundles[pack] for pack in packs if pack in self._bundles]
+        packed = {segment.name.hash for pack in readable for segment, _ in pack.segments}
+        # A replaced segment stays where those that it has replaced may be found: they would count again.
+        found = {name.hash for name in state.listed} | packed
+        are_all = len(readable) == len(packs)
+        gone = replaced - {each.name.hash for each in state._all if found & {*each.replaces} or not are_all}
         direct = [(segment, since) for segment, since in state.folded if segment.name.hash not in packed]
         direct += [(segment, depth) for segment in (*state.loose, *new)]
-        segments = [pair for pair in direct if pair[0].name.hash not in replaced]
-        # Heads that could not be read are not replaced: what they hold may be read later.
+        segments = [pair for pair in direct if pair[0].name.hash not in gone]
         listed = {name.text for name in state.listed}
         replaces = [name.text for name, _ in state.heads] + sorted(state.superseded & listed)
         data = bundle_bytes(segments, replaces, packs.items())
         if len(data) > _PACKED:
-            await self._pack(objects, segments, packs, replaced)
+            await self._pack(objects, segments, packs, gone)
             data = bundle_bytes([], replaces, packs.items())
         name = self.vouching.name(head_kind(depth), data)
         await objects.put_async(f"{self.folder}/{name.text}", data)
@@ -233,7 +242,7 @@ class SegmentLog:
         """
         data = segment_bytes(payload, [segment.name.hash for segment in state.segments])
         segment = Segment.parse(self.vouching.name(SEGMENT, data), data)
-        await self.fold(objects, state, segment)
+        await self.fold(objects, state, segment, forget=state.damaged)
         replaced = state.replaced.union(segment.replaces)
         read = {name.text for name, _ in state.heads} | state.superseded
         old = [name.text for name in state.listed if name.hash in replaced or name.text in read]
@@ -241,7 +250,7 @@ class SegmentLog:
         return segment
 
     async def _pack(
-        self, objects: LogRequests, segments: list[tuple[Segment, int]], packs: dict[str, int], replaced: set[str]
+        self, objects: LogRequests, segments: list[tuple[Segment, int]], packs: dict[str, int], gone: set[str]
     ) -> None:
         """Put segments into a new pack. `_FAN_IN` packs of one size class become one."""
         while True:
@@ -256,7 +265,7 @@ class SegmentLog:
                 return
             # Packs of hosts that folded at once have segments in common.
             every = {pair[0].name.hash: pair for pack in alike for pair in self._bundles[pack].segments}
-            segments = [pair for hash_, pair in every.items() if hash_ not in replaced]
+            segments = [pair for hash_, pair in every.items() if hash_ not in gone]
             for pack in alike:
                 del packs[pack]
 

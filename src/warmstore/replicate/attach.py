@@ -121,7 +121,8 @@ class _Attachment:
 
         seed, folder = part.manifest.seed, path / manifest.generation_folder
         with open_log(path, manifest, files, write=True, superseded=superseded) as log:
-            wanted = [number for number in _wanted(log, part, self.numbers) if number not in self.sizes]
+            listed = _wanted(log, part, self.numbers, are_whole=self.keep_remote is None)
+            wanted = [number for number in listed if number not in self.sizes]
             for group in _groups(wanted):
                 found = objects.run(objects.each(lambda number: _sidecar(objects, part, number), group))
                 for number, data in zip(group, found, strict=True):
@@ -157,10 +158,13 @@ class _Attachment:
                     self.records += sidecar.rows
 
 
-def _wanted(log: Log, part: Part, numbers: Collection[int] | None) -> list[int]:
+def _wanted(log: Log, part: Part, numbers: Collection[int] | None, *, are_whole: bool) -> list[int]:
     """The numbers of the chunks to adopt, in the order in which they were begun: the last row with a key counts.
 
     A merged chunk adds no rows if all chunks that it was merged of are here.
+
+    Args:
+        are_whole: adopted chunks have all their blocks. Others can be read for as long as the part names them.
     """
     entries = log.read(0)
     adopted = entries[(entries["kind"] == ADOPTED) & (entries["body_hash"] == part.manifest.seed)]
@@ -168,7 +172,7 @@ def _wanted(log: Log, part: Part, numbers: Collection[int] | None) -> list[int]:
     evicted = frozenset(entries["chunk"][entries["kind"] == EVICTED].tolist())
     originals = {
         original
-        for known in local
+        for known in (local if are_whole else local.keys() & part.chunks.keys())
         for original in ((part.chunks[known].originals if known in part.chunks else None) or {known})
     }
     wanted = []

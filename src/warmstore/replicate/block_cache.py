@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from warmstore.errors import BadArtifact, BadBudget, Damaged
-from warmstore.records.format.chunk_names import chunk_path
+from warmstore.records.format.chunk_names import chunk_numbers, chunk_path
 from warmstore.remote.objects import Objects
 from warmstore.replicate.block_states import (
     ABSENT,
@@ -276,8 +276,11 @@ class BlockCache:
     def _own_blocks(self) -> int:
         """Blocks of the chunks that this host has written, which count and are not evicted; looked up now and then."""
         if time.monotonic() > self._own[0]:
-            sizes = (path.stat().st_size for path in self.folder.glob("*.arrow") if int(path.stem) not in self.chunks)
-            self._own = time.monotonic() + _LOOK, -(-sum(sizes) // BLOCK)
+            size = 0
+            for number in set(chunk_numbers(self.folder)).difference(self.chunks):
+                with contextlib.suppress(FileNotFoundError):  # another process has merged or evicted it
+                    size += self.path(number).stat().st_size
+            self._own = time.monotonic() + _LOOK, -(-size // BLOCK)
         return self._own[1]
 
     async def _fetch(self, absent: list[tuple[int, Int64]], advance: Callable[[int], object] | None) -> None:

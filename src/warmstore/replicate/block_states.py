@@ -13,7 +13,7 @@ import numpy as np
 from warmstore.errors import Damaged
 from warmstore.records.format.chunk_names import chunk_path
 from warmstore.replicate.remote_chunk import PAGES, RemoteChunk
-from warmstore.replicate.sidecar import Sidecar, sidecar_path
+from warmstore.replicate.sidecar import Sidecar, name_of, sidecar_path
 from warmstore.storage.block_source import BLOCK
 from warmstore.storage.files import Files, opened, read_whole
 from warmstore.storage.memory.mmap import GrowableMmap
@@ -61,6 +61,18 @@ def local_hashes(folder: Path, number: int, chunk: RemoteChunk, files: Files) ->
         data = read_whole(files, sidecar_path(folder, number))
         return chunk.hashes(Sidecar.parse(data, chunk.sidecar, chunk.size).hashes)
     return None
+
+
+def chunks_with_sidecars(folder: Path, files: Files) -> dict[int, RemoteChunk]:
+    """The remote chunks in a folder by their sidecars there. A file of a chunk has its size from the beginning."""
+    found = {}
+    for path in folder.glob("*.sidecar"):
+        with contextlib.suppress(OSError, Damaged, ValueError):
+            number, data = int(path.stem), read_whole(files, path)
+            size = chunk_path(folder, number).stat().st_size
+            hashes = Sidecar.parse(data, name_of(data), size).hashes
+            found[number] = RemoteChunk.of_hashes(size, hashes, name_of(data))
+    return found
 
 
 def hashes_path(folder: Path, number: int) -> Path:

@@ -87,6 +87,11 @@ class PushedParts:
     state: LogState
     problems: list[str]
 
+    @property
+    def filled(self) -> list[Part]:
+        """The parts with chunks. A host that was retired has none, so what its outputs were does not count."""
+        return [part for part in self.parts if part.chunks]
+
     def of(self, store: str) -> Part | None:
         """The part of a store's id."""
         return next((part for part in self.parts if part.manifest.id == store), None)
@@ -293,16 +298,18 @@ def _part(listed: list[tuple[Segment, _Content]], abouts: Mapping[str, dict[str,
             if number not in chunks or chunks[number].chunk.size < chunk.chunk.size:
                 chunks[number] = chunk
     gone = frozenset(number for _, content in listed for number in content.gone)
-    readable = [content.about for _, content in listed if abouts.get(content.about) is not None]
-    about = abouts.get(readable[-1]) if readable else None
+    every = {content.about: abouts.get(content.about) for _, content in listed}
+    readable = {name: about for name, about in every.items() if about is not None}
     what = f"the part {first.store[:8]} of {first.host}"
-    if about is None:
+    if not readable:
         raise Damaged(f"{what}: its description is missing or damaged")
     try:
         written = min(first.written, STORE_FORMAT)
-        manifest = Manifest(
-            fields_from_json(about["fields"]), dict(about["metadata"]), first.generation, first.store, written
-        )
+        fields = next(fields_from_json(about["fields"]) for about in readable.values())
+        metadata: dict[str, Any] = {}
+        for about in readable.values():  # in any order. Entries are only added: a module's fingerprint replaces None
+            metadata |= {name: value for name, value in about["metadata"].items() if metadata.get(name) is None}
+        manifest = Manifest(fields, metadata, first.generation, first.store, written)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise Damaged(f"{what}: its description cannot be read: {error!r}") from None
     kept = {number: chunk for number, chunk in chunks.items() if number not in gone}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +16,20 @@ from warmstore.storage.array_types import Bools, Int64
 from warmstore.storage.block_source import BLOCK
 from warmstore.storage.files import Files, read_whole, write_all
 
+_NONE = np.zeros(0, np.int64)
+
 
 class PinnedRanges:
-    """The ranges of the chunks in one folder. A position is BLOCK times the index of a block, and the offset in it."""
+    """The ranges of the chunks in one folder. A position is BLOCK times the index of a block, and the offset in it.
+
+    Safe for several threads, without a lock: a forked child may use those of its parent.
+    """
 
     def __init__(self, folder: Path, files: Files) -> None:
         self._folder = folder
         self._files = files
-        self._starts: dict[int, Int64] = {}
-        self._ends: dict[int, Int64] = {}
-        self._all: tuple[Int64, Int64] | None = None  # starts and ends of all, sorted
+        self._spans: dict[int, tuple[Int64, Int64]] = {}  # starts and ends by chunk; those of a chunk do not change
+        self._all: tuple[int, Int64, Int64] = 0, _NONE, _NONE  # chunks, and all starts and ends, sorted
 
     def add(self, number: int, chunk: RemoteChunk, descriptor: int, *, write: bool) -> bytes | None:
         """Add the ranges of a chunk's local sidecar. Returns the hashes of its blocks; None without a sidecar.
@@ -41,9 +46,8 @@ class PinnedRanges:
                 write_all(self._files, descriptor, [data], start)
         base = PAGES * BLOCK * number
         order = np.argsort(sidecar.ranges[:, 0])
-        self._starts[number] = base + sidecar.ranges[order, 0]
-        self._ends[number] = self._starts[number] + sidecar.ranges[order, 1]
-        self._all = None
+        starts = base + sidecar.ranges[order, 0]
+        self._spans[number] = starts, starts + sidecar.ranges[order, 1]
         return sidecar.hashes
 
     def _read(self, number: int, chunk: RemoteChunk) -> Sidecar | None:
@@ -56,14 +60,11 @@ class PinnedRanges:
 
     def hold(self, starts: Int64, lengths: Int64) -> Bools:
         """Which spans are in pinned ranges: bool [n], for positions and lengths int64 [n]."""
-        if self._all is None:
-            numbers = sorted(self._starts)
-            empty = np.zeros(0, np.int64)
-            self._all = (
-                np.concatenate([empty, *(self._starts[number] for number in numbers)]),
-                np.concatenate([empty, *(self._ends[number] for number in numbers)]),
-            )
-        firsts, ends = self._all
+        count, firsts, ends = self._all
+        if count != len(self._spans):
+            spans = [span for _, span in sorted(self._spans.items(), key=itemgetter(0))]
+            firsts, ends = (np.concatenate(parts) for parts in zip(*spans, strict=True))
+            self._all = len(spans), firsts, ends
         if not len(firsts):
             return np.zeros(len(starts), bool)
         at = np.searchsorted(firsts, starts, side="right") - 1
@@ -73,8 +74,7 @@ class PinnedRanges:
     def others(self, number: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         """The parts of the bytes [start, end) of a chunk that are not pinned."""
         base = PAGES * BLOCK * number
-        starts = self._starts.get(number, np.zeros(0, np.int64)) - base
-        ends = self._ends.get(number, np.zeros(0, np.int64)) - base
+        starts, ends = (positions - base for positions in self._spans.get(number, (_NONE, _NONE)))
         overlapping = (starts < end) & (ends > start)
         for first, last in zip(starts[overlapping].tolist(), ends[overlapping].tolist(), strict=True):
             if first > start:

@@ -117,7 +117,8 @@ def _is_behind(local: Local, part: Part, logs: Mapping[int, bytes], objects: Obj
     for number, known in part.chunks.items():
         if number in logs and known.log != log_hash(logs[number]):
             raise Diverged(problem)
-    unknown = part.chunks.keys() - set(local.entries["chunk"].tolist())
+    # A copy that has pulled has others' chunks under numbers that are chunks of its own at the remote.
+    unknown = part.chunks.keys() - (set(local.entries["chunk"].tolist()) - local.adopted)
     if unknown and logs.keys() - part.chunks.keys():
         raise Diverged(problem)
     return bool(unknown)

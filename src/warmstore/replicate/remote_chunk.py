@@ -47,6 +47,11 @@ class RemoteChunk:
         hashes = b"".join(digest(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK))
         return cls(_name(len(data), hashes, signed=signed), len(data)), hashes
 
+    @classmethod
+    def of_hashes(cls, size: int, hashes: bytes, sidecar: str | None) -> RemoteChunk:
+        """The chunk of some bytes whose blocks have these hashes."""
+        return cls(_name(size, hashes, signed=len(hashes) >= 32 * -(-size // BLOCK)), size, sidecar)
+
     @property
     def is_signed(self) -> bool:
         return len(self.name) == 64

@@ -27,6 +27,7 @@ from warmstore.remote.limits import RequestLimits
 from warmstore.remote.location import Location, is_remote
 from warmstore.remote.objects import Objects
 from warmstore.replicate.block_cache import BlockCache
+from warmstore.replicate.block_states import chunks_with_sidecars
 from warmstore.replicate.fetch_process import FetchProcess
 from warmstore.replicate.parts import PartLog
 from warmstore.replicate.remote_chunk import RemoteChunk
@@ -193,19 +194,26 @@ def open_copy(files: RemoteFiles) -> Path:
         RemoteUnavailable, RemoteRefused: the remote cannot be read, and no copy exists.
     """
     folder = copy_folder(files.remote, files.cache_dir)
-    try:
-        head = find_copy(files.objects, at=files.remote.at)
-    except RemoteUnavailable as error:
-        copies = [path for path in folder.glob("[!.]*") if (path / NAME).is_file()]
-        if not copies:
-            raise
-        _log.warning("%s; the last copy is read", error)
-        return max(copies, key=lambda path: (path / NAME).stat().st_mtime)
-    path = folder / head.manifest.id
-    path.mkdir(parents=True, exist_ok=True)
-    with file_lock(path / ".copy", files):
-        take_head(path, head, files)
-    return path
+    refused = ""
+    while True:
+        try:
+            head = find_copy(files.objects, at=files.remote.at)
+        except RemoteUnavailable as error:
+            copies = [path for path in folder.glob("[!.]*") if (path / NAME).is_file()]
+            if not copies:
+                raise
+            _log.warning("%s; the last copy is read", error)
+            return max(copies, key=lambda path: (path / NAME).stat().st_mtime)
+        path = folder / head.manifest.id
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            with file_lock(path / ".copy", files):
+                take_head(path, head, files)
+            return path
+        except Diverged:
+            if head.name == refused:
+                raise
+            refused = head.name  # another process may have copied a newer head since this one was read
 
 
 def take_head(path: Path, head: RemoteSnapshot, files: Files) -> None:
@@ -269,6 +277,8 @@ def read_chunks(folder: Path, files: Files) -> dict[int, RemoteChunk]:
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError) as error:
+        if found := chunks_with_sidecars(folder, files):  # a cache's
+            return found
         raise Damaged(f"{path} cannot be read ({error}); open its remote again, which has it") from None
 
 

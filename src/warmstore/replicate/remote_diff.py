@@ -65,18 +65,22 @@ class Local:
     def _of(cls, path: Path, manifest: Manifest, files: Files) -> "Local":
         with open_log(path, manifest, files, write=False) as log:
             entries = log.read(0)
-        entries = entries[entries["kind"] != CLOSED]
-        ends: dict[int, int] = {}
-        for entry in entries[np.isin(entries["kind"], (BATCH, UPDATE, DELETE, SEALED, STAGED, COPIED))]:
-            end = int(entry["offset"]) + int(entry["header"]) + int(entry["body"])
-            ends[int(entry["chunk"])] = max(ends.get(int(entry["chunk"]), 0), end)
-        numbers = open_numbers(path, manifest, files)
-        evicted = entries["chunk"][entries["kind"] == EVICTED].tolist()
-        for chunk in live_batches(entries, 0, numbers).merged_away.union(evicted):
-            ends.pop(chunk, None)
-        sealed = set(entries["chunk"][entries["kind"] == SEALED].tolist())
-        folder = path / manifest.generation_folder
-        waiting = {chunk for chunk in ends if chunk not in sealed and is_locked(chunk_path(folder, chunk))}
+            known = len(entries)
+            entries = entries[entries["kind"] != CLOSED]
+            ends: dict[int, int] = {}
+            for entry in entries[np.isin(entries["kind"], (BATCH, UPDATE, DELETE, SEALED, STAGED, COPIED))]:
+                end = int(entry["offset"]) + int(entry["header"]) + int(entry["body"])
+                ends[int(entry["chunk"])] = max(ends.get(int(entry["chunk"]), 0), end)
+            numbers = open_numbers(path, manifest, files)
+            evicted = entries["chunk"][entries["kind"] == EVICTED].tolist()
+            for chunk in live_batches(entries, 0, numbers).merged_away.union(evicted):
+                ends.pop(chunk, None)
+            sealed = set(entries["chunk"][entries["kind"] == SEALED].tolist())
+            folder = path / manifest.generation_folder
+            waiting = {chunk for chunk in ends if chunk not in sealed and is_locked(chunk_path(folder, chunk))}
+            late = log.read(known)
+        if np.isin(late["chunk"], [*ends.keys() - waiting]).any():  # a writer has committed its last rows, and ended
+            return cls._of(path, manifest, files)
         return cls(path, manifest, entries, ends, frozenset(waiting), numbers.whole())
 
     def has_lost_chunks(self, files: Files) -> bool:

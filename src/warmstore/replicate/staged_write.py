@@ -189,10 +189,11 @@ class _Folder:
             check_vacant(self.path)
         ensure_folder(self.path.parent, files)
         _remove_dead(self.path, files)
-        folder = self.staging(token)
-        files.make_folder(folder)
-        self._lock = files.open(folder)
+        draft = self.staging(f"{token}.new")  # until it is locked: another write would take it for a dead one's
+        files.make_folder(draft)
+        self._lock = files.open(draft)
         files.lock(self._lock)
+        files.rename(draft, self.staging(token))
         return fields
 
     def part(self, token: str, fields: Fields, writing: WriteOptions, work_dir: str | None) -> PartWriter:

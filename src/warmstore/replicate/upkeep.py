@@ -162,7 +162,7 @@ def repair(remote: Remote, *, deep: bool = False) -> RemoteReport:
         has_log = report.hosts or report.problems
         damaged = {name for view in views for name in view.read(objects).state.damaged} if has_log else set()
         if damaged:
-            objects.run(log.log.fold(objects, log.read(objects).state))
+            objects.run(log.log.fold(objects, log.read(objects).state, forget=damaged))
             objects.delete(damaged)
         return report
 
@@ -199,7 +199,7 @@ def retire(remote: Remote, host: str) -> list[HostReport]:
 def _parts_of(objects: Objects, log: PartLog, host: str) -> list[Part]:
     if not host:
         raise ValueError("the name of the host is empty; `warmstore remote verify` lists the hosts")
-    parts = [part for part in log.read(objects).parts if part.chunks]
+    parts = log.read(objects).filled
     found = [part for part in parts if part.host == host]
     by_id = [part for part in parts if _ID.fullmatch(host) and part.manifest.id.startswith(host)]
     if not found and len(by_id) != 1:

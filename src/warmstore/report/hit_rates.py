@@ -72,9 +72,10 @@ def _column(data: ReportData, cache: ReportedCache, group: list[RecordedEpoch], 
     epochs = f"run={whole.run} event={whole.event} epochs={whole.first}-{whole.last}{named}"
     work = Work(group, f"{cache.key} {epochs}")
     height = work.rate.value
-    place = f"run {data.run_number(whole.run)}" + (
-        f", epoch {whole.first:,}" if whole.event in ("use", "epoch") else ""
-    )
+    place = f"run {data.run_number(whole.run)}"
+    if whole.event in ("use", "epoch"):
+        some = f"s {whole.first:,}\N{EN DASH}{whole.last:,}" if whole.count > 1 else f" {whole.first:,}"
+        place += f", epoch{some}"
     title = tag("title", f"{place}: {work.rate.text}, {whole['hits']:,.0f} hits, {whole['misses']:,.0f} misses")
     options = {"x": number + 0.08, "width": 0.84}
     return join(

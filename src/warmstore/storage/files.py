@@ -174,8 +174,8 @@ class Files:
     def unlock(self, descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
-    def before_log(self) -> contextlib.AbstractContextManager[None]:
-        """What is held as long as the lock of a log, and taken before it."""
+    def before_log(self, descriptor: int) -> contextlib.AbstractContextManager[None]:
+        """What is held as long as the lock of an open log, and taken before it."""
         return contextlib.nullcontext()
 
     def connect(self, database: str) -> "sqlite3.Connection":

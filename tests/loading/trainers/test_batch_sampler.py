@@ -3,13 +3,14 @@
 import copy
 import json
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.slow import thinned
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 import warmstore as ws
 
@@ -310,6 +311,27 @@ def test_any_collate_function_gets_bytes_where_workers_send_them(store: ws.Recor
         for batch, first in zip(loader, range(0, 23, 4), strict=True):
             assert [sample["jpeg"] for sample in batch] == [store[first + at]["jpeg"] for at in range(len(batch))]
             assert {type(sample["jpeg"]) for sample in batch} == {bytes}
+
+
+class Records(Dataset[Any]):
+    """A data set of the program's own, over a store."""
+
+    def __init__(self, read: Callable[[int], Any]) -> None:
+        self.read = read
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, at: int) -> Any:
+        return self.read(at)
+
+
+def test_records_that_a_data_set_reads_one_by_one_have_bytes_where_workers_send_them(store: ws.RecordStore) -> None:
+    for read in (store.__getitem__, store[["jpeg"]].__getitem__, lambda at: {"jpeg": store["jpeg"][at]}):
+        batch = next(iter(DataLoader(Records(read), 4, collate_fn=kept, num_workers=1, timeout=60)))
+        assert [sample["jpeg"] for sample in batch] == [store[at]["jpeg"] for at in range(4)]
+        assert {type(sample["jpeg"]) for sample in batch} == {bytes}
+        assert type(read(0)["jpeg"]) is memoryview
 
 
 def test_the_sampler_drops_what_does_not_fill_a_batch() -> None:

@@ -71,13 +71,19 @@ def circle() -> Any:
         lambda: objects(None, [1], "a", np.zeros(2)),
         lambda: Fraction(3, 4),
         lambda: ShutEqual(3),
+        lambda: [
+            np.zeros((2, 3), order="F"),
+            np.zeros((4, 3))[::-2],
+            torch.zeros(2, 3).T,
+            torch.ones(2, requires_grad=True),
+        ],
         lambda: (np.array(["a", "bc"]), np.zeros(2, ">i4"), b"", bytearray(b"a"), {1, 2}),
         circle,
         lambda: int,
     ],
 )
 def test_the_same(make: Any) -> None:
-    assert difference(make(), make()) == ""
+    assert difference(make(), make(), by_order=True) == ""
 
 
 @pytest.mark.parametrize(
@@ -94,6 +100,9 @@ def test_the_same(make: Any) -> None:
         (np.zeros(2), np.zeros((2, 1)), "(2, 1)"),
         (objects([1]), objects([2]), "`0/0` is 2"),
         (torch.zeros(2), torch.ones(2), "other values"),
+        (torch.zeros(2), torch.zeros(2, requires_grad=True), "it has requires_grad=True and not False"),
+        (np.zeros((2, 3), order="F"), np.zeros((2, 3)), "it has another order of axes in memory"),
+        (torch.zeros(2, 3), torch.zeros(3, 2).T, "it has another order of axes in memory"),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}, "entries"),
         ({1: 0}, {True: 0}, "entries"),
         ({(1, 0.0): 0}, {(1, -0.0): 0}, "entries"),
@@ -108,7 +117,11 @@ def test_the_same(make: Any) -> None:
     ],
 )
 def test_different(first: Any, second: Any, says: str) -> None:
-    assert says in difference(first, second)
+    assert says in difference(first, second, by_order=True)
+
+
+def test_rows_of_batches_are_the_same_in_any_order_of_axes() -> None:
+    assert difference(np.zeros((2, 3), order="F"), np.zeros((2, 3))) == ""
 
 
 def test_objects_that_are_nested_too_deep_count_as_different() -> None:

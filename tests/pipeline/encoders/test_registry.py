@@ -214,6 +214,13 @@ def test_a_decoder_that_returns_another_type() -> None:
         flatten([Track(1, 2)])
 
 
+def test_an_encoder_that_loses_the_order_of_axes() -> None:
+    ws.register_encoder(Box, lambda box: box.item.tolist(), lambda items: Box(np.array(items)))
+    assert back(Box(np.ones((2, 3)))).item.tolist() == [[1, 1, 1]] * 2
+    with pytest.raises(ws.UnsupportedType, match="`state/item` has another order of axes in memory"):
+        flatten(Box(np.ones((3, 2)).T))
+
+
 def test_equal_decides() -> None:
     def as_rounded(track: Track) -> Any:
         return {**encoded.encode(track), "sound": round(track.sound, 1)}

@@ -67,6 +67,18 @@ def test_short_epochs_share_records(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert records(tmp_path, "epoch")[-1]["epoch"] == 9
 
 
+def test_two_plans_of_one_name_count_their_own_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of two parts of a data set that are equally long, whose loaders take turns."""
+    monkeypatch.setattr(plan_recorder, "Pace", lambda: Pace(soon=0, clock=lambda: 1e9))
+    (pipe, plan), (other_pipe, other) = pipe_and_plan(tmp_path), pipe_and_plan(tmp_path)
+    with pipe.loader(plan, 10, workers=0) as loader, other_pipe.loader(other, 10, workers=0) as other_loader:
+        for _ in range(3):
+            list(loader)
+            list(other_loader)
+    found = [(each["epoch"], each["epochs"], each["hits"] + each["misses"]) for each in records(tmp_path, "epoch")]
+    assert sorted(found) == [(0, 3, 60), (1, 3, 60)]
+
+
 def test_a_forked_child_records_its_own_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_recorder, "Pace", lambda: Pace(soon=1, clock=lambda: 1e9))
     pipe, plan = pipe_and_plan(tmp_path)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from hypothesis import Phase, given, settings
@@ -334,6 +335,11 @@ def test_a_profile_of_another_pipeline_is_refused() -> None:
 def test_numbers_that_cannot_be_are_named(told: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(told))):
         plan(pipeline(1000, 1)._chain, profile([0, 0.001], [100, 4000]), **told)
+
+
+def test_seconds_of_numpy_are_plain_figures_in_the_plan() -> None:
+    made = plan(pipeline(1000, 1)._chain, profile([0, 0.001], [100, 4000]), step_seconds=np.float32(0.5))
+    assert {type(each) for each in (made.epoch_seconds, *made.limits.values())} == {float}
 
 
 @st.composite

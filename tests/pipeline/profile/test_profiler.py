@@ -276,6 +276,15 @@ def test_samples_and_seconds_are_those_asked_for() -> None:
             measured(**told)
 
 
+@pytest.mark.parametrize("number", [np.float32, np.int64])
+def test_options_of_numpy_are_saved(number: Any, tmp_path: Path) -> None:
+    measured(folder=tmp_path, seconds=number(1), cutoff=number(0))
+    (path,) = tmp_path.glob("profile-*.json")
+    saved = Profile.load(path)
+    assert saved is not None
+    assert saved.options.fulfil({"seconds": number(1), "cutoff": number(0)})
+
+
 def test_invalid_options_are_named_and_no_profile_of_them_is_kept(tmp_path: Path) -> None:
     for told in ({"batch_size": 0}, {"max_workers": -1}, {"cutoff": -1.0}):
         with pytest.raises(ValueError, match=next(iter(told))):

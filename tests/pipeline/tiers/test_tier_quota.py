@@ -3,14 +3,18 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.pipeline.making import check, expected, plan_of, take_bytes_away
 
 import warmstore as ws
+from warmstore.pipeline.tiers.tier_quota import QuotaFiles, tier_quota
+from warmstore.records.local_store import LocalStore
 from warmstore.records.log.commit_log import Log
-from warmstore.storage.disk_usage import folder_bytes
+from warmstore.records.write.write_options import WriteOptions
+from warmstore.storage.disk_usage import BLOCK, folder_bytes
 from warmstore.storage.files import is_locked
 
 pytestmark = pytest.mark.forks
@@ -53,3 +57,29 @@ def test_the_lock_of_the_budget_is_taken_before_that_of_the_log(
         check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
     assert held
     assert all(held)
+
+
+def test_a_log_that_grows_in_a_full_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for the log was made by evicting a chunk of its own store, which waited for the lock that it held itself."""
+    real, grown = Log.append, []
+
+    def append(log: Log, *entries: Any) -> None:
+        size = log.path.stat().st_size
+        if size and size % BLOCK == 0:
+            free = DISK - folder_bytes(tmp_path / "tier")
+            (tmp_path / "tier" / "others").write_bytes(bytes(free // BLOCK * BLOCK))
+            grown.append(size)
+        real(log, *entries)
+
+    monkeypatch.setattr(Log, "append", append)
+    (tmp_path / "tier" / "version").mkdir(parents=True)
+    files, path = QuotaFiles(tier_quota(tmp_path / "tier", DISK)), tmp_path / "tier" / "version" / "store"
+    LocalStore.create(path, {"a": ws.Array("uint8", (10_000,))}, files=files).close()
+    for _ in range(2):
+        store = LocalStore._open_folder(path, "a", writing=WriteOptions.of(1 << 17, writer_threads=1), files=files)
+        for value in range(40):
+            store.extend({"a": np.full((1, 10_000), value, np.uint8)})
+            store.flush()
+        store.close(seal=False)
+    assert grown
+    assert len(list(path.glob("g*/*.arrow"))) < 8

@@ -186,3 +186,12 @@ def test_dtypes_without_a_counterpart_are_refused() -> None:
         to_torch(np.zeros(1, "M8[s]"))
     with pytest.raises(UnsupportedType):
         to_numpy(torch.empty(2, dtype=torch.bits8))
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors|.*Sparse CSR")
+def test_tensors_that_are_no_arrays_are_refused_with_advice() -> None:
+    for tensor in (torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr()):
+        with pytest.raises(UnsupportedType, match=r"a sparse_\w+ tensor is no array; .* tensor\.to_dense\(\)"):
+            to_numpy(tensor)
+    with pytest.raises(UnsupportedType, match=r"a nested tensor is no array; .* tensor\.to_padded_tensor\(0\)"):
+        to_numpy(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))

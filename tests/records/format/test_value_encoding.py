@@ -225,6 +225,16 @@ def test_nulls_of_tables_are_refused(table: Any) -> None:
     assert back(ws.Array("float64", (1,)), table[:1]).tolist() == [[1.0]]
 
 
+@pytest.mark.parametrize("shape", [2, (2, 1)])
+def test_nulls_within_arrays_of_polars_are_refused(shape: Any) -> None:
+    """A column of arrays, all of one shape, is an array of numbers, too."""
+    values = pl.Series([1.0, None, 2.0, 3.0]).reshape((2, *np.atleast_1d(shape)))
+    field = ws.Array("float64", shape)
+    with pytest.raises(SchemaMismatch, match="nulls"):
+        back(field, values)
+    assert back(field, values[1:]).ravel().tolist() == [2.0, 3.0]
+
+
 @pytest.mark.parametrize("make", [pa.array, pl.Series, pd.Series, lambda values: pd.Series(values, dtype="Float64")])
 def test_columns_without_nulls_are_arrays(make: Any) -> None:
     assert np.array_equal(back(ws.Array("float64"), make([1.5, 2.5])), [1.5, 2.5])

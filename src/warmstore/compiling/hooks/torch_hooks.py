@@ -389,9 +389,9 @@ def _without_names(graph: Any) -> Iterator[None]:
 def _switches() -> str:
     """The settings of the process that decide which kernels a graph gets, and with which precision. torch has only some
     of them in its keys, and no guard on them."""
-    from warmstore.identity.kinds.torch_settings import settings_text  # imports torch
+    from warmstore.identity.kinds.torch_settings import OF_OPERATORS, settings_text  # imports torch
 
-    return settings_text()
+    return settings_text(OF_OPERATORS)
 
 
 def _is_bundled() -> bool:

@@ -7,6 +7,7 @@ Python cannot reach are refused. Enum members, paths and fields of dataclasses h
 from __future__ import annotations
 
 import copyreg
+import ctypes
 import dataclasses
 import sys
 import warnings
@@ -76,6 +77,16 @@ def native_library(walk: Walk, place: Place, value: Any) -> None:
                 walk.watch_cell(partial(getattr, function, attribute))
                 if (given := getattr(function, attribute)) is not default:
                     walk.whole(place + f".{name}.{attribute}", given)
+
+
+class _Struct(ctypes.Structure):
+    _fields_ = (("field", ctypes.c_byte),)
+
+
+@rule(type(vars(_Struct)["field"]))
+def _struct_field(walk: Walk, place: Place, value: Any) -> None:
+    """Record where a field of a structure of ctypes is. Its type counts in the `_fields_` of the class."""
+    walk.fact(place, repr(value))
 
 
 def path(walk: Walk, place: Place, value: Any) -> None:

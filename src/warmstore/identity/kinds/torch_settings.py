@@ -71,12 +71,16 @@ _GETTERS: tuple[Callable[[], Any], ...] = (
 )  # fmt: skip
 
 
-def settings_text() -> str:
+OF_OPERATORS = tuple(getter for getter in _GETTERS if getter is not _print_options)
+"""The settings that decide the results of operators."""
+
+
+def settings_text(getters: tuple[Callable[[], Any], ...] = _GETTERS) -> str:
     """The settings of the process that decide results."""
     try:
-        return _joined(tuple(map(call, _GETTERS)))
+        return _joined(tuple(map(call, getters)))
     except RuntimeError:
-        return _joined(tuple(map(value_of, _GETTERS)))
+        return _joined(tuple(map(value_of, getters)))
 
 
 def value_of(getter: Callable[[], Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.records.format.array_interop import is_tensor, to_numpy
+from warmstore.records.format.array_interop import axis_order, is_tensor, to_numpy
 
 _DEEPEST = 100
 _PLAIN = (int, bool, str, bytes, bytearray, type(None))
@@ -18,13 +18,18 @@ _SETS = (frozenset, set)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
 
-def difference(first: Any, second: Any) -> str:
-    """Where two objects differ, in words; "" if they do not."""
-    return _Comparison().difference(first, second, "", 0)
+def difference(first: Any, second: Any, *, by_order: bool = False) -> str:
+    """Where two objects differ, in words; "" if they do not.
+
+    Args:
+        by_order: also compare the order of the axes of arrays in memory.
+    """
+    return _Comparison(by_order).difference(first, second, "", 0)
 
 
 class _Comparison:
-    def __init__(self) -> None:
+    def __init__(self, by_order: bool) -> None:
+        self._by_order = by_order
         self._pairs: dict[tuple[int, int], tuple[Any, Any]] = {}  # compared, or being compared; they stay alive
 
     def difference(self, first: Any, second: Any, path: str, depth: int) -> str:
@@ -50,6 +55,8 @@ class _Comparison:
         if kind is np.ndarray:
             return self._of_arrays(first, second, path, depth)
         if is_tensor(first) and first.device.type == "cpu" and not first.is_quantized and not first.is_sparse:
+            if first.requires_grad != second.requires_grad:
+                return f"{_at(path)} has requires_grad={second.requires_grad} and not {first.requires_grad}"
             return self._of_arrays(to_numpy(first.detach()), to_numpy(second.detach()), path, depth)
         if kind in (dict, OrderedDict):
             return self._of_items(list(first), list(first.values()), list(second), list(second.values()), path, depth)
@@ -60,6 +67,8 @@ class _Comparison:
     def _of_arrays(self, first: Any, second: Any, path: str, depth: int) -> str:
         if first.dtype != second.dtype or first.shape != second.shape:
             return f"{_at(path)} is {second.dtype} {second.shape} and not {first.dtype} {first.shape}"
+        if self._by_order and axis_order(first) != axis_order(second):
+            return f"{_at(path)} has another order of axes in memory, on which sums depend"
         if first.dtype == object:
             numbers = list(range(first.size))
             return self._of_items(numbers, list(first.flat), numbers, list(second.flat), path, depth)

@@ -78,7 +78,7 @@ class Encoder:
         if type(again) is not self.cls:
             return f"it is a {'.'.join(type_name(type(again)))}"
         if self.equal is None:
-            return difference(value, again)
+            return difference(value, again, by_order=True)
         return "" if self.equal(value, again) else "`equal` is false"
 
 

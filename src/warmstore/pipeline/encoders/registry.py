@@ -101,7 +101,7 @@ def register_encoder(
             with it stays shared.
         decode: makes a value of its parts, which are its own.
         equal: whether two values are the same to any step, called as equal(value, decoded). None compares all that
-            pickle would write, arrays by their bits.
+            pickle would write, arrays by their bits and the order of their axes in memory.
         version: stands for the parts of the functions that have no fingerprint. Change it when they change.
 
     Raises:

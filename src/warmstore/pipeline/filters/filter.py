@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.pipeline.steps import Step
-from warmstore.records.format.array_interop import is_tensor
+from warmstore.records.format.array_interop import is_jax_array, is_tensor, to_numpy
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ def as_answer(value: Any, name: str, index: int) -> bool:
     Raises:
         TypeError: it is neither True nor False, as if the function has no `return`.
     """
-    if is_tensor(value):
-        value = value.numpy()
+    if is_tensor(value) or is_jax_array(value):
+        value = to_numpy(value)
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if not isinstance(value, bool | np.bool_):

@@ -121,8 +121,8 @@ class PlanRecorder:
         if waiting:
             sums = {name: waiting[name] + figure for name, figure in sums.items()}
             last["is_steady"] = last["is_steady"] and waiting["is_steady"]
-        first = waiting.get("epoch", epoch)
-        self._waiting = {"epoch": first, "epochs": epoch - first + 1, **sums, **last}
+        first, epochs = waiting.get("epoch", epoch), waiting.get("epochs", 0) + 1  # others of this name are between
+        self._waiting = {"epoch": first, "epochs": epochs, **sums, **last}
 
     def close(self) -> None:
         """Record the epochs that are not recorded yet."""

@@ -83,6 +83,7 @@ def plan(
     epochs = integer("epochs", epochs, 1, MOST_EPOCH)
     if not 0 <= step_seconds < math.inf:
         raise ValueError(f"step_seconds={step_seconds!r}; it must be seconds per batch, 0 or more and finite")
+    step_seconds = float(step_seconds)  # the history has no numbers of NumPy
     world_size = _world_size(world_size)
     budget = Budget(memory_budget(memory), disk_budget(disk, where))
     if profile is None:

@@ -33,6 +33,7 @@ class ProfileOptions:
             raise ValueError(f"seconds must be above zero and finite; got {self.seconds!r}")
         if not 0 <= self.cutoff < math.inf:
             raise ValueError(f"cutoff must be zero or more and finite; got {self.cutoff!r}")
+        set_fields(self, seconds=float(self.seconds), cutoff=float(self.cutoff))  # JSON has no numbers of NumPy
 
     def fulfil(self, asked: dict[str, Any]) -> bool:
         """Whether these are the options that were asked for. Those that are None were not."""

@@ -69,7 +69,7 @@ def evict_unneeded(stores: Iterator[Path], excess: int) -> int:
     """Evict chunks without a lease until `excess` bytes are free, those first that were written longest ago.
 
     Args:
-        stores: folders of record stores.
+        stores: folders of record stores. One whose log is locked is left out: perhaps this thread is writing to it.
 
     Returns:
         The bytes that were freed.
@@ -78,6 +78,8 @@ def evict_unneeded(stores: Iterator[Path], excess: int) -> int:
     for store in stores:
         with contextlib.suppress(OSError, WarmstoreError):
             generation = read_manifest(store, Files()).generation_folder
+            if is_locked(store / generation / "log"):
+                continue
             for number in chunk_numbers(store / generation):
                 chunk = _Chunk(store, generation, number)
                 status = chunk.path.stat()

@@ -23,7 +23,7 @@ from warmstore.pipeline.encoders.encoder import Encoder
 from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.pipeline.tiers.encoded_parts import EncodedPart, check_encoded
 from warmstore.pipeline.tiers.sample_spec import INFERENCE, MARKED, NUMBERS, Taken, TreeSpec, nodes_of
-from warmstore.records.format.array_interop import is_tensor, to_numpy
+from warmstore.records.format.array_interop import axis_order, is_tensor, to_numpy
 from warmstore.records.format.fields import dtype_name, numpy_dtype
 from warmstore.tree.containers import opened, under
 from warmstore.tree.named_parts import names_of_parts
@@ -262,11 +262,8 @@ def _flatten_packed(array: Any, path: str, flat: _Flat) -> TreeSpec:
 
 def _order(array: Any) -> tuple[list[int] | None, Any]:
     """The axes of an array in their order in memory, None for C order; and the array with its axes in that order."""
-    if array.flags.c_contiguous:
-        return None, array
-    # Axes by descending stride. Later steps may sum in that order.
-    axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
-    return None if axes == list(range(array.ndim)) else axes, array.transpose(axes)
+    axes = axis_order(array)
+    return axes, array if axes is None else array.transpose(axes)
 
 
 def _flatten_tensor(tensor: Any, path: str, flat: _Flat) -> TreeSpec:

@@ -59,7 +59,7 @@ def _push_store(store: Path, remote: Remote, verify: bool, progress: bool | None
     with contextlib.closing(remote.open()) as objects:
         log = remote.part_log()
         parts = log.read(objects)
-        if any(part.manifest.metadata.get("kind") not in KINDS for part in parts.parts):
+        if any(part.manifest.metadata.get("kind") not in KINDS for part in parts.filled):
             raise StaleCache(f"{remote!r} holds no samples of a pipeline; push to another URL")
         send = functools.partial(
             push_part,

@@ -83,7 +83,7 @@ class RemoteVersion:
         self._files = RemoteFiles(remote, _SCRATCH, scratch)
         self.parts = [
             self._part(part, scratch / f"{name}.{number}")
-            for number, part in enumerate(remote.part_log().read(self._files.objects).parts)
+            for number, part in enumerate(remote.part_log().read(self._files.objects).filled)
         ]
 
     @cached_property

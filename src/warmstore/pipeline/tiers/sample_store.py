@@ -138,6 +138,7 @@ class SampleStore:
         A `Marked` is a value with parts that were in outside memory.
         """
         values: list[Any] = [MISSING] * len(rows)
+        errors = []
         for kind, (store, schema) in enumerate(zip(self._stores, self.schemas, strict=True)):
             at = np.flatnonzero((rows & 1) == kind)
             if not len(at) or store is None or schema is None:
@@ -145,9 +146,14 @@ class SampleStore:
             try:
                 found = schema.decode(store.store.gather(store.positions(rows[at] >> 1), schema.names))
             except (OSError, Undecodable) as error:
-                found = self._read_singly(store, schema, rows[at] >> 1, error)
+                found = self._read_singly(store, schema, rows[at] >> 1)
+                errors.append((store, rows[at][[value is MISSING for value in found]] >> 1, error))
             for place, value in zip(at.tolist(), found, strict=True):
                 values[place] = value
+        if errors:
+            self.look_for_others()  # after all is read: the rows of a store that was rewritten have other numbers then
+        for damaged, missing, reason in errors:
+            self._tell_damage(damaged, missing, reason)
         self._after_reading(len(rows))
         return values
 
@@ -356,7 +362,7 @@ class SampleStore:
     def _path(self, kind: int) -> Path:
         return self.place.folder / KINDS[kind]
 
-    def _read_singly(self, store: TierStore, schema: SampleSchema, rows: Int64, error: Exception) -> list[Any]:
+    def _read_singly(self, store: TierStore, schema: SampleSchema, rows: Int64) -> list[Any]:
         """Read values one by one; `MISSING` for damaged, evicted and undecodable ones."""
         values = []
         for position in store.positions(rows).tolist():
@@ -364,12 +370,14 @@ class SampleStore:
                 values += schema.decode(store.store.gather([position], schema.names))
             except (OSError, Undecodable):
                 values.append(MISSING)
-        self.look_for_others()
+        return values
+
+    def _tell_damage(self, store: TierStore, rows: Int64, error: Exception) -> None:
+        """Tell that the values at some rows could not be read, unless they are evicted."""
         evicted = store.store._snapshot.gaps
-        if evicted is None or not evicted.holds(rows[[value is MISSING for value in values]]).all():
+        if evicted is None or not evicted.holds(rows).all():
             what = "cannot be restored" if isinstance(error, Undecodable) else "are damaged"
             self._note(f"{self.place.name}: some cached samples {what}; they are computed anew: {error}")
-        return values
 
     def invalidate(self, index: int) -> None:
         """Mark a sample as missing, so that it is computed and added again."""

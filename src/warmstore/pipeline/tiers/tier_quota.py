@@ -12,6 +12,7 @@ from pathlib import Path
 
 from warmstore.pipeline.tiers.chunk_leases import evict_unneeded
 from warmstore.records.format.manifest import NAME
+from warmstore.records.log.log_entries import ENTRY
 from warmstore.replicate.attach import STAGING
 from warmstore.storage.disk_usage import BLOCK, folder_bytes, on_disk
 from warmstore.storage.files import HUGE_PAGE, Buffer, Files
@@ -27,6 +28,7 @@ SAMPLES = "warmstore-samples"
 ABOUT = "about.json"
 """The file that describes a version of a tier. A folder without it is not ours, and never removed."""
 
+_COMMIT = 8 * ENTRY.itemsize  # bytes that a log grows by at once, at most
 _SPARE = 32 << 20  # free bytes from which on files are not extended ahead of their writes
 
 
@@ -127,10 +129,14 @@ class QuotaFiles(Files):
     def sync_folder(self, folder: Path) -> None:
         """Do nothing: see the class."""
 
-    def before_log(self) -> contextlib.AbstractContextManager[None]:
-        """The lock of the quota, which a log takes as it grows. Whoever evicts a chunk of its store holds that and
-        waits for the lock of the log: taken inside of it, both would wait for ever."""
-        return self.quota.reserve(0)
+    @contextlib.contextmanager
+    def before_log(self, descriptor: int) -> Iterator[None]:
+        """The lock of the quota, and room for the log if there can be any. Whoever evicts a chunk of its store holds
+        the quota and waits for the lock of the log: taken inside of it, both would wait for ever, or one for itself."""
+        with self.quota.reserve(0):
+            if -self.size(descriptor) % BLOCK < _COMMIT:
+                self.quota.free(2 * BLOCK)  # the log and its copy
+            yield
 
     def _growing(self, descriptor: int, end: int) -> contextlib.AbstractContextManager[None]:
         growth = on_disk(end) - on_disk(self.size(descriptor))

@@ -29,7 +29,8 @@ def to_numpy(value: Any) -> np.ndarray[Any, Any]:
     """An array or tensor as a NumPy array of the same dtype on the CPU, without a copy if possible.
 
     Raises:
-        UnsupportedType: the dtype has no counterpart in NumPy or ml_dtypes (quantised tensors, for example).
+        UnsupportedType: the dtype has no counterpart in NumPy or ml_dtypes (quantised tensors, for example), or it is a
+            sparse or nested tensor.
     """
     if not is_tensor(value):
         return np.asarray(value)
@@ -37,14 +38,17 @@ def to_numpy(value: Any) -> np.ndarray[Any, Any]:
         return value.numpy()  # type: ignore[no-any-return]
     except (RuntimeError, TypeError):
         pass  # it requires a gradient, is conjugated, is on a device, or has a dtype that NumPy lacks
+    import torch
+
+    if value.is_nested or value.layout is not torch.strided:
+        kind, dense = ("nested", "to_padded_tensor(0)") if value.is_nested else (str(value.layout)[6:], "to_dense()")
+        raise UnsupportedType(f"a {kind} tensor is no array; convert it before, with tensor.{dense}")
     tensor = value.detach().cpu().resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")
     try:
         return tensor.numpy()  # type: ignore[no-any-return]
     except TypeError:
         pass
-    import torch
-
     dtype = numpy_dtype(name)
     bits = tensor.view(getattr(torch, _SAME_WIDTH[tensor.element_size()])).numpy()
     return bits.view(dtype)  # type: ignore[no-any-return]
@@ -70,7 +74,8 @@ def _has_nulls(values: Any) -> bool:
         return False
     count, pandas = getattr(values, "null_count", 0), sys.modules.get("pandas")
     if callable(count):  # of polars; of a table there is one for each column
-        return bool(np.any(count()))
+        nested = hasattr(values, "dtype") and bool(getattr(values.dtype, "size", None))  # an Array, all of one width
+        return bool(np.any(count())) or (nested and _has_nulls(values.explode()))
     if isinstance(values, pa.Table | pa.RecordBatch):
         return any(column.null_count for column in values.columns)
     if pandas is not None and isinstance(values, pandas.DataFrame):
@@ -78,6 +83,14 @@ def _has_nulls(values: Any) -> bool:
     if pandas is not None and getattr(getattr(values, "dtype", None), "na_value", None) is pandas.NA:
         return bool(values.isna().any())
     return bool(count)
+
+
+def axis_order(array: np.ndarray[Any, Any]) -> list[int] | None:
+    """The axes of an array in their order in memory, by descending stride; None for C order. Sums depend on it."""
+    if array.flags.c_contiguous:
+        return None
+    axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    return None if axes == list(range(array.ndim)) else axes
 
 
 def to_torch(array: np.ndarray[Any, Any]) -> Any:

@@ -217,7 +217,7 @@ class Log:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the log's lock, under which every append happens. The thread that holds it may take it again."""
-        with self.guard, self._files.before_log(), uninterrupted():
+        with self.guard, self._files.before_log(self._descriptor), uninterrupted():
             if not self._depth:
                 self._files.lock(self._descriptor)
             self._depth += 1
