@@ -768,6 +768,21 @@ class TestCode:
         assert keep(f, version="2").check_call_in_cache(1) is False
         assert keep(f, version="1").check_call_in_cache(1) is True
 
+    def test_a_method_is_asked_with_its_object(self, keep: Any) -> None:
+        """Without it, the answer was no."""
+
+        class Encoder:
+            @keep
+            def encode(self, x: int) -> int:
+                return x + 1
+
+        encoder = Encoder()
+        assert not Encoder.encode.check_call_in_cache(encoder, 1)
+        assert encoder.encode(1) == 2
+        assert Encoder.encode.check_call_in_cache(encoder, 1)
+        with pytest.raises(TypeError, match="missing a required argument: 'x'"):
+            encoder.encode.check_call_in_cache(1)
+
 
 class Model:
     def __init__(self, weight: int) -> None:

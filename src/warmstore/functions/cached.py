@@ -21,7 +21,8 @@ class CachedFunction(Protocol[P, R_co]):
     """What `cached` makes of a function.
 
     cache: the kept results, with `stats`, `flush`, `clear` and `close`. call: computes a call even if its result is
-    kept. check_call_in_cache: whether the result of a call is kept.
+    kept. check_call_in_cache: whether the result of a call is kept. Of a method, both take its object first:
+    `Model.embed.call(model, batch)`.
     """
 
     cache: FunctionCache

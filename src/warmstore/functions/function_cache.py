@@ -139,8 +139,11 @@ class FunctionCache(Closeable):
         return self._compute(arguments, args, kwargs, *self._key(arguments))
 
     def check_call_in_cache(self, *args: Any, **kwargs: Any) -> bool:
-        """Whether the result of a call is kept. Computes nothing."""
+        """Whether the result of a call is kept. Computes nothing. Raises TypeError for a call that does not fit the
+        function."""
         arguments = self._bind(args, kwargs)
+        if arguments is None:
+            self._parameters.check(args, kwargs)
         return arguments is not None and self._open().holds(self._key(arguments)[0])
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Argument] | None:

@@ -76,6 +76,10 @@ class Parameters:
             return None
         return [pair for pair in found if pair[0] not in self._ignore] if self._ignore else found
 
+    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise TypeError if a call does not fit the function."""
+        self._signature.bind(*args, **kwargs)
+
     def _bind_any(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Argument] | None:
         try:
             bound = self._signature.bind(*args, **kwargs)
