@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -356,6 +357,48 @@ class TestProcesses:
 
 
 class TestFaults:
+    @pytest.mark.parametrize("is_flushed", [True, False])
+    @pytest.mark.parametrize("again", ["", "by another", "flush", "clear"])
+    def test_a_folder_that_is_removed_while_it_is_open(self, folder: Path, again: str, *, is_flushed: bool) -> None:
+        """Every call that was no hit failed from then on, until the program ended."""
+        calls = []
+
+        def make(x: int) -> int:
+            calls.append(x)
+            return x
+
+        f = ws.cached(folder, version="1")(make)
+        f(1)
+        if is_flushed:
+            f.cache.flush()
+        shutil.rmtree(folder)
+        if again == "by another":
+            other = ws.cached(folder, version="1")(make)
+            other(5)
+            other.cache.close()
+        elif again:
+            getattr(f.cache, again)()
+        assert [f(2), f(3), f(2), f(1)] == [2, 3, 2, 1]
+        assert len(calls) <= 5
+        f.cache.close()
+        calls.clear()
+        third = ws.cached(folder, version="1")(make)
+        assert [third(x) for x in (2, 3)] == [2, 3]
+        if again == "by another":
+            assert third(5) == 5
+        assert calls == []
+        third.cache.close()
+
+    def test_a_folder_that_is_removed_before_the_end(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+        f = ws.cached(folder)(lambda x: x)
+        f(1)
+        f.cache.flush()
+        shutil.rmtree(folder)
+        f.cache.close()
+        assert [record.getMessage() for record in caplog.records] == [
+            f"{f.cache.path} was removed while it was open: results of {f.cache.name} are computed anew"
+        ]
+
     def test_damaged_results_are_computed_again(self, folder: Path) -> None:
         f = ws.cached(folder)(lambda x: np.full(500, x))
         f(1)

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from warmstore.errors import ReadOnly, StoreExists, WarmstoreError, WriteFailed
+from warmstore.errors import NotAStore, ReadOnly, StoreExists, WarmstoreError, WriteFailed
 from warmstore.features.keyed.cache_quota import CacheQuota, tidy
 from warmstore.functions.large_values import LARGE, LargeValue, LargeValues
 from warmstore.records.format.encoded_rows import EncodedRows
@@ -85,6 +85,7 @@ class ResultStore:
         self._pending_seconds = 0.0
         self._views: dict[bytes, memoryview | LargeValue] = {}
         self._large = LargeValues()
+        self._seen: tuple[int, int] | None = None  # the file that describes the open store, when it was looked at
         self._warned: set[str] = set()
         if holds_store(self.path):
             self._open()
@@ -165,6 +166,8 @@ class ResultStore:
         found = self._read(keyed, keys)
         if found is None:
             self._flush_others()
+            if self._is_gone(keyed):
+                return self._find(key)
             if self._see_others(keyed):
                 found = self._read(keyed, keys)
         if found is None:
@@ -173,6 +176,39 @@ class ResultStore:
             self._forget()
         self._views[key] = found
         return found
+
+    def _is_gone(self, keyed: IndexedStore) -> bool:
+        """Whether a store that was open is not the one in the folder any more, as somebody has removed that. Then it is
+        left, and what is pending goes to a new one."""
+        with self._lock:
+            if self._keyed is not keyed:
+                return True
+            try:
+                status = os.stat(self.path / NAME)  # noqa: PTH116  in each miss
+                seen = status.st_ino, status.st_mtime_ns
+            except OSError:
+                seen = None
+            if seen is None or seen != self._seen:
+                try:
+                    is_same = read_manifest(self.path, self._files).id == keyed.store._manifest.id
+                except (NotAStore, FileNotFoundError):
+                    is_same = False
+                if not is_same:
+                    self._leave(keyed)
+                    return True
+                self._seen = seen
+            return False
+
+    def _leave(self, keyed: IndexedStore) -> None:
+        self._warn(
+            "removed", f"{self.path} was removed while it was open: results of {self._function} are computed anew"
+        )
+        waiting, self._pending, self._pending_bytes, self._keyed = self._pending, {}, 0, None
+        self._forget()
+        with contextlib.suppress(OSError):
+            keyed.abandon()
+        for key, data in waiting.items():
+            self._add(self._keyed or self._create(), key, data)
 
     def _flush_others(self) -> None:
         """Commit what is pending for another object in this process with the same function and folder."""
@@ -227,11 +263,7 @@ class ResultStore:
         with self._lock:
             if self._pending_bytes > _MOST_WAITING:
                 return False
-            keyed = self._keyed or self._create()
-            rows = EncodedRows(1, np.frombuffer(data, np.uint8), np.array([0, len(data)], np.int64))
-            keyed.extend(Keys.of_halves(np.frombuffer(key, np.uint64).reshape(1, 2)), {VALUE: rows})
-            self._pending[key] = data
-            self._pending_bytes += len(data)
+            self._add(self._keyed or self._create(), key, data)
             self._pending_seconds += seconds
             if (
                 self._pending_seconds >= _AT_RISK
@@ -244,6 +276,12 @@ class ResultStore:
                     self._warn("write", f"results of {self._function} wait for the disk: {error}")
         return True
 
+    def _add(self, keyed: IndexedStore, key: bytes, data: bytes) -> None:
+        rows = EncodedRows(1, np.frombuffer(data, np.uint8), np.array([0, len(data)], np.int64))
+        keyed.extend(Keys.of_halves(np.frombuffer(key, np.uint64).reshape(1, 2)), {VALUE: rows})
+        self._pending[key] = data
+        self._pending_bytes += len(data)
+
     def flush(self) -> None:
         """Commit pending results.
 
@@ -251,7 +289,9 @@ class ResultStore:
             WriteFailed: the disk refused; they are still pending.
         """
         with self._lock:
-            if not self._pending or self._keyed is None:
+            if self._keyed is not None:
+                self._is_gone(self._keyed)
+            if self._keyed is None or not self._pending:
                 return
             if self._quota is not None:
                 tidy(self._keyed, self._quota)
@@ -269,12 +309,12 @@ class ResultStore:
         with self._lock:
             if self._is_read_only:
                 raise ReadOnly(f"{self.path} cannot be written, so its results cannot be removed")
+            self.flush()
             keyed = self._keyed
             if keyed is None:
                 if not holds_store(self.path):
                     return
                 keyed = self._open()
-            self.flush()
             keyed.see_others()
             with keyed.store._editing(), self._quota.reserve(0) if self._quota else contextlib.nullcontext():
                 keyed.clear()

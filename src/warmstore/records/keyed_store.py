@@ -61,7 +61,8 @@ class KeyedStore(ABC):
         self.store.close(seal=seal)
 
     def abandon(self) -> None:
-        """Release the files without writing: a forked child must not change its parent's files."""
+        """Release the files without writing: a forked child must not change its parent's files, and a folder that was
+        removed cannot be written."""
         self.store._session.generation.release()
         self.store.closed = True
 
@@ -251,6 +252,11 @@ class IndexedStore(KeyedStore):
         self.index.sync()
         self.index.close()
         super().close(seal=seal)
+        self._lease.release()
+
+    def abandon(self) -> None:
+        self.index.close()
+        super().abandon()
         self._lease.release()
 
     def after_fork(self) -> None:
