@@ -396,7 +396,7 @@ class TestFaults:
         shutil.rmtree(folder)
         f.cache.close()
         assert [record.getMessage() for record in caplog.records] == [
-            f"{f.cache.path} was removed while it was open: results of {f.cache.name} are computed anew"
+            f"{f.cache.path} was removed while it was open: what it had is computed anew"
         ]
 
     def test_damaged_results_are_computed_again(self, folder: Path) -> None:

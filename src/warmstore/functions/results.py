@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from warmstore.errors import NotAStore, ReadOnly, StoreExists, WarmstoreError, WriteFailed
+from warmstore.errors import ReadOnly, StoreExists, WarmstoreError, WriteFailed
 from warmstore.features.keyed.cache_quota import CacheQuota, tidy
 from warmstore.functions.large_values import LARGE, LargeValue, LargeValues
 from warmstore.records.format.encoded_rows import EncodedRows
@@ -85,7 +85,6 @@ class ResultStore:
         self._pending_seconds = 0.0
         self._views: dict[bytes, memoryview | LargeValue] = {}
         self._large = LargeValues()
-        self._seen: tuple[int, int] | None = None  # the file that describes the open store, when it was looked at
         self._warned: set[str] = set()
         if holds_store(self.path):
             self._open()
@@ -183,26 +182,12 @@ class ResultStore:
         with self._lock:
             if self._keyed is not keyed:
                 return True
-            try:
-                status = os.stat(self.path / NAME)  # noqa: PTH116  in each miss
-                seen = status.st_ino, status.st_mtime_ns
-            except OSError:
-                seen = None
-            if seen is None or seen != self._seen:
-                try:
-                    is_same = read_manifest(self.path, self._files).id == keyed.store._manifest.id
-                except (NotAStore, FileNotFoundError):
-                    is_same = False
-                if not is_same:
-                    self._leave(keyed)
-                    return True
-                self._seen = seen
+            if keyed.is_gone():
+                self._leave(keyed)
+                return True
             return False
 
     def _leave(self, keyed: IndexedStore) -> None:
-        self._warn(
-            "removed", f"{self.path} was removed while it was open: results of {self._function} are computed anew"
-        )
         waiting, self._pending, self._pending_bytes, self._keyed = self._pending, {}, 0, None
         self._forget()
         with contextlib.suppress(OSError):

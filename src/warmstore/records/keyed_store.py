@@ -5,6 +5,8 @@ it. The others learn of these rows from the key column.
 """
 
 import functools
+import logging
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -13,8 +15,9 @@ from typing import final
 
 import numpy as np
 
-from warmstore.errors import NotSupportedError
+from warmstore.errors import NotAStore, NotSupportedError
 from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, absent_rows, stored_rows
+from warmstore.records.format.manifest import NAME, read_manifest
 from warmstore.records.format.value_encoding import encode
 from warmstore.records.index.key_index import KeyIndex
 from warmstore.records.index.sample_keys import Keys
@@ -24,6 +27,8 @@ from warmstore.records.read.gather import Gatherer
 from warmstore.records.store_session import BATCH_BYTES
 from warmstore.storage.array_types import Bools, Int64
 from warmstore.storage.reading_lease import ReadingLease
+
+_log = logging.getLogger("warmstore")
 
 _AT_ONCE = 1 << 20  # rows whose keys are read together
 MISSING, DAMAGED = -1, -2
@@ -82,6 +87,7 @@ class IndexedStore(KeyedStore):
         super().__init__(store, key)
         self._largest = largest
         self._lock = threading.Lock()
+        self._seen: tuple[int, int] | None = None  # the file that describes the store, when it was looked at last
         self.index = self._open_index()
         self._lease = ReadingLease(store.path)
 
@@ -227,6 +233,27 @@ class IndexedStore(KeyedStore):
             self.index.start_over(rows)  # a writer whose disk failed removed rows that the index has
         self.catch_up()
         return self._state != before or self.index.covered != covered
+
+    def is_gone(self) -> bool:
+        """Whether the folder does not have this store any more: somebody has removed it, and perhaps made another one
+        in its place. Nothing can be looked up or committed then."""
+        path = self.store.path
+        try:
+            status = os.stat(path / NAME)  # noqa: PTH116 - in each lookup that misses
+            seen = status.st_ino, status.st_mtime_ns
+        except OSError:
+            seen = None
+        if seen is not None and seen == self._seen:
+            return False
+        try:
+            is_gone = read_manifest(path, self.store._files).id != self.store._manifest.id
+        except (NotAStore, FileNotFoundError):
+            is_gone = True
+        if is_gone:
+            _log.warning("%s was removed while it was open: what it had is computed anew", path)
+        else:
+            self._seen = seen
+        return is_gone
 
     @property
     def _state(self) -> tuple[int, int]:

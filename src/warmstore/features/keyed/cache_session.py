@@ -149,11 +149,11 @@ class CacheSession:
     def _fetch_some(
         self, keys: Keys, rows: Int64, pending: dict[int, tuple[Block, int]], began: float
     ) -> tuple[dict[str, Any] | None, Int64]:
-        stored = np.flatnonzero(rows >= 0)
+        schema, reader = self.version.schema, self.version.reader
+        stored = np.flatnonzero(rows >= 0) if reader is not None else _NOWHERE
         if not len(stored) and not pending:
             self._count({}, 0, len(keys), began)
             return None, np.arange(len(keys))
-        schema, reader = self.version.schema, self.version.reader
         assert schema is not None
         values = no_values(schema)
         if reader is not None and len(stored):
@@ -192,14 +192,19 @@ class CacheSession:
     def _find(self, keys: Keys, pending: dict[int, Any]) -> Int64:
         """The confirmed row of each key, or a negative code. A key counts as missing only after a refresh."""
         rows = np.full(len(keys), MISSING, np.int64)
-        unknown = np.delete(np.arange(len(keys)), list(pending))
-        version = self.version
-        has_new_rows = version.reader is not None or version.see_others()
+        unknown = wanted = np.delete(np.arange(len(keys)), list(pending))
+        version, reader = self.version, self.version.reader
+        has_new_rows = reader is not None or version.see_others()
         while len(unknown) and has_new_rows:
-            assert version.reader is not None
-            rows[unknown] = version.reader.keyed.find(keys.take(unknown))
+            if version.reader is not reader:  # its folder was removed: rows are numbers of one store
+                reader, unknown = version.reader, wanted
+                rows[:] = MISSING
+            assert reader is not None
+            rows[unknown] = reader.keyed.find(keys.take(unknown))
             unknown = unknown[rows[unknown] < 0]
             has_new_rows = bool(len(unknown)) and version.see_others()
+        if version.reader is not reader:
+            rows[:] = MISSING
         self._count_damaged(int((rows == DAMAGED).sum()))
         return rows
 

@@ -1,14 +1,15 @@
-"""The metadata of a cache's record store: whether a store is a cache, its schema, and the state of its dimensions."""
+"""A cache's record store: its creation, whether a store is one, its schema, and the state of its dimensions."""
 
 import errno
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from warmstore.errors import NotTrusted, StoreExists
+from warmstore.errors import NotTrusted, ReadOnly, StoreExists
 from warmstore.features.outputs.output_schema import OutputSchema, are_fields_of_cache
 from warmstore.records.format.manifest import Manifest
 from warmstore.records.local_store import LocalStore
+from warmstore.storage.files import Files, ensure_folder, is_read_only
 
 UNSETTLED = {"batches": "of one"}
 """In the metadata of a cache whose first batches had one sample, and so did not show the dimension of samples."""
@@ -57,3 +58,26 @@ def schema_of(store: LocalStore) -> OutputSchema:
     if not is_cache(store):
         raise StoreExists(f"{store.path} is a record store and no feature cache; use another folder or cache id")
     return OutputSchema.of_store(store.metadata["structure"], store.fields)
+
+
+def create_store(
+    path: Path, schema: OutputSchema, metadata: dict[str, Any], files: Files, writing: Mapping[str, Any]
+) -> LocalStore:
+    """Create the store of a cache.
+
+    Raises:
+        StoreExists: the folder is not empty; another process may have created the store.
+        ReadOnly: the folder cannot be written.
+    """
+    try:
+        ensure_folder(path.parent.absolute(), files)
+        return LocalStore.create(path, schema.store_fields(), metadata=metadata, files=files, **writing)
+    except OSError as error:
+        if is_read_only(error):
+            raise unwritable(error, path.parent) from error
+        raise
+
+
+def unwritable(error: OSError, path: Path) -> ReadOnly:
+    """The error of a cache that this process must write to, and cannot."""
+    return ReadOnly(error.errno, "the cache's folder cannot be written; pass read_only=True to only read", str(path))

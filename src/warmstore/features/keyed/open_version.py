@@ -17,7 +17,15 @@ from warmstore.errors import Closed, NotSupportedError, ReadOnly, StaleCache, St
 from warmstore.features.keyed.cache_options import CacheOptions, folder_name
 from warmstore.features.keyed.cache_quota import CacheQuota, rebalance, tidy
 from warmstore.features.keyed.cache_reader import CacheReader
-from warmstore.features.keyed.cache_store import SETTLED, UNSETTLED, check_signed, is_settled, schema_of
+from warmstore.features.keyed.cache_store import (
+    SETTLED,
+    UNSETTLED,
+    check_signed,
+    create_store,
+    is_settled,
+    schema_of,
+    unwritable,
+)
 from warmstore.features.keyed.cache_versions import Fingerprint, difference, have_same_rules, version_folder
 from warmstore.features.keyed.lookup_recorder import LookupRecorder
 from warmstore.features.keyed.usage_counters import UsageCounters
@@ -34,7 +42,7 @@ from warmstore.records.write.upgrade import upgrade
 from warmstore.records.write.write_options import WriteOptions
 from warmstore.replicate.parts import PartLog
 from warmstore.storage.disk_usage import entries_below
-from warmstore.storage.files import Files, ensure_folder, is_read_only
+from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.registry import FEATURES, register
 
@@ -196,29 +204,16 @@ class OpenVersion:
                 return store
             except ReadOnly as error:
                 if self.writes:
-                    raise _read_only(error, self.path) from error
+                    raise unwritable(error, self.path) from error
         return LocalStore._open_folder(self.path, files=self.files)
 
     def _new_store(self, schema: OutputSchema) -> LocalStore:
-        """Create the store.
-
-        Raises:
-            StoreExists: the folder is not empty; another process may have created the store.
-            ReadOnly: the folder cannot be written.
-        """
         metadata: dict[str, Any] = {"structure": schema.structure, "fingerprint": self.module_fingerprint}
         if len(self.roles) > 1:  # one argument is the input
             metadata["arguments"] = dict(self.roles)
         if not self.settled:
             metadata |= UNSETTLED
-        fields, options = schema.store_fields(), self._writing()
-        try:
-            ensure_folder(self.path.parent.absolute(), self.files)
-            return LocalStore.create(self.path, fields, metadata=metadata, files=self.files, **options)
-        except OSError as error:
-            if is_read_only(error):
-                raise _read_only(error, self.path.parent) from error
-            raise
+        return create_store(self.path, schema, metadata, self.files, self._writing())
 
     def _writing(self) -> dict[str, Any]:
         room = {} if self.quota is None else {"chunk_size": self.quota.chunk_size, "room": self.quota.reserve}
@@ -272,7 +267,17 @@ class OpenVersion:
     def see_others(self) -> bool:
         """Read new rows of other processes. Returns whether there were any."""
         with self.lock:
+            self._leave_removed()
             return self.find_store() if self.reader is None else self.reader.keyed.see_others()
+
+    def _leave_removed(self) -> None:
+        """Leave a store that somebody has removed from its folder. It stays open, as in `move`."""
+        reader = self.reader
+        if reader is None or self.remote is not None or not reader.keyed.is_gone():
+            return
+        self.module_fingerprint, self.roles = self.fingerprint, self.roles or self.stored_roles
+        reader.store._reclaim()
+        self.reader, self._accepted = None, 0
 
     def move(self, path: Path) -> None:
         """Use another version's folder. The previous store stays open, because other threads may be reading it."""
@@ -313,6 +318,7 @@ class OpenVersion:
     def created(self) -> CacheReader:
         """The reader of the store, which is created if there is none. The schema must be known."""
         with self.lock:
+            self._leave_removed()
             return self.reader or self._create_store()
 
     def commit(self, blocks: Sequence[Block]) -> None:
@@ -416,6 +422,8 @@ class OpenVersion:
             self.cost.save()
             if self.remote is not None and self.reader is not None:
                 self.remote.push_now(self)
+        with self.lock:
+            self._leave_removed()
         if self.reader is not None:
             self.reader.keyed.close()
         if self.hot is not None:
@@ -439,7 +447,3 @@ class OpenVersion:
         """Raise Closed after `close`."""
         if self.closed:
             raise Closed(f"the cache {self.path} is closed; open it again with FeatureCache")
-
-
-def _read_only(error: OSError, path: Path) -> ReadOnly:
-    return ReadOnly(error.errno, "the cache's folder cannot be written; pass read_only=True to only read", str(path))

@@ -1,0 +1,72 @@
+"""Feature caches whose folder is removed while they are open, as by `rm -rf` beside a notebook."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import warmstore as ws
+
+INPUTS = torch.arange(60.0).reshape(20, 3)
+
+
+class Counting(nn.Linear):
+    def __init__(self, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        super().__init__(3, 2)
+        self.requires_grad_(False).eval()
+
+
+def check(cached: Any, cache: ws.FeatureCache, ids: list[int], *, computed: int) -> None:
+    before = cache.stats().misses
+    assert torch.equal(cached(INPUTS[ids], cache_ids=ids), cached.module(INPUTS[ids]))
+    assert cache.stats().misses - before == computed
+
+
+@pytest.mark.parametrize("hot_size", [None, "1MB"])
+@pytest.mark.parametrize("is_pending", [False, True])
+def test_samples_are_computed_anew_and_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, hot_size: str | None, *, is_pending: bool
+) -> None:
+    """Every lookup of a missing sample was a FileNotFoundError until the cache was opened again."""
+    with ws.FeatureCache(tmp_path / "caches", "features", hot_size=hot_size) as cache:
+        cached = ws.CachedModule(Counting(), cache)
+        check(cached, cache, [0, 1, 2, 3], computed=4)
+        cache.flush()
+        if is_pending:
+            check(cached, cache, [4, 5], computed=2)
+        shutil.rmtree(tmp_path / "caches")
+        check(cached, cache, [3, 9, 0, 8], computed=4)  # rows of the removed store and missing ones in one batch
+        check(cached, cache, [8, 9], computed=0)
+        cache.flush()
+        check(cached, cache, [0, 3, 8, 9], computed=0)
+    assert sum("was removed while it was open" in record.getMessage() for record in caplog.records) == 1
+    with ws.FeatureCache(tmp_path / "caches", "features") as cache:
+        check(ws.CachedModule(Counting(), cache), cache, [9, 8, 3, 0, *([4, 5] * is_pending)], computed=0)
+        with pytest.raises(ws.StaleCache):  # the new store is that of the module, too
+            ws.CachedModule(Counting(1), cache)(INPUTS[:1], cache_ids=[0])
+
+
+def test_a_cache_that_another_process_has_begun_there(tmp_path: Path) -> None:
+    with ws.FeatureCache(tmp_path, "features") as cache:
+        cached = ws.CachedModule(Counting(), cache)
+        check(cached, cache, [0, 1, 2, 3], computed=4)
+        cache.flush()
+        shutil.rmtree(tmp_path / "features")
+        with ws.FeatureCache(tmp_path, "features") as other:
+            check(ws.CachedModule(Counting(), other), other, [5, 4, 3, 2, 1, 6, 7], computed=7)
+        check(cached, cache, [0, 1, 2, 3, 4, 5, 6, 7], computed=1)
+        check(cached, cache, [7, 0], computed=0)
+
+
+def test_nothing_is_said_of_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with ws.FeatureCache(tmp_path, "features") as cache:
+        check(ws.CachedModule(Counting(), cache), cache, [0, 1], computed=2)
+        cache.flush()
+        shutil.rmtree(tmp_path / "features")
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert list(tmp_path.iterdir()) == []
