@@ -15,9 +15,9 @@ from typing import final
 
 import numpy as np
 
-from warmstore.errors import NotAStore, NotSupportedError
+from warmstore.errors import NotAStore, NotSupportedError, WarmstoreError
 from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, absent_rows, stored_rows
-from warmstore.records.format.manifest import NAME, read_manifest
+from warmstore.records.format.manifest import NAME, holds_store, read_manifest
 from warmstore.records.format.value_encoding import encode
 from warmstore.records.index.key_index import KeyIndex
 from warmstore.records.index.sample_keys import Keys
@@ -237,18 +237,17 @@ class IndexedStore(KeyedStore):
     def is_gone(self) -> bool:
         """Whether the folder does not have this store any more: somebody has removed it, and perhaps made another one
         in its place. Nothing can be looked up or committed then."""
-        path = self.store.path
+        path, seen = self.store.path, None
         try:
             status = os.stat(path / NAME)  # noqa: PTH116 - in each lookup that misses
             seen = status.st_ino, status.st_mtime_ns
-        except OSError:
-            seen = None
-        if seen is not None and seen == self._seen:
-            return False
-        try:
+            if seen == self._seen:
+                return False
             is_gone = read_manifest(path, self.store._files).id != self.store._manifest.id
-        except (NotAStore, FileNotFoundError):
-            is_gone = True
+        except (NotAStore, FileNotFoundError, NotADirectoryError):
+            is_gone = not holds_store(path)  # the copy of that file may be there
+        except (WarmstoreError, OSError):  # what is open can be read all the same
+            return False
         if is_gone:
             _log.warning("%s was removed while it was open: what it had is computed anew", path)
         else:
