@@ -200,11 +200,6 @@ def test_a_pass_with_workers(tmp_path: Path, workers: int) -> None:
     assert len(ws.Pipeline(range(300)).step(decode).filter(multiple, folder=tmp_path)) == 100
 
 
-def test_an_answer_of_jax() -> None:
-    jnp = pytest.importorskip("jax.numpy")
-    assert len(ws.Pipeline(range(COUNT)).filter(lambda value: jnp.array(value) < 3, name="few")) == 3
-
-
 def test_what_is_refused() -> None:
     pipe = ws.Pipeline(range(COUNT)).step(decode)
     with pytest.raises(ValueError, match="filter 'multiple' is after the random step 'shake'"):
