@@ -21,7 +21,7 @@ from warmstore.features.keyed.cache_quota import CacheQuota, tidy
 from warmstore.functions.large_values import LARGE, LargeValue, LargeValues
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import LARGEST_RECORD, Array, Bytes, Fields
-from warmstore.records.format.manifest import NAME, holds_store, read_manifest
+from warmstore.records.format.manifest import NAME, Manifest, holds_store, read_manifest
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import IndexedStore, bad_rows, keys_of
 from warmstore.records.local_store import LocalStore
@@ -57,7 +57,11 @@ def holds_results(folder: str) -> bool:
         manifest = read_manifest(Path(folder), PLAIN)
     except (WarmstoreError, OSError):
         return False
-    return dict(manifest.fields) == FIELDS and isinstance(manifest.metadata.get(FUNCTION), str)
+    return _are_results(manifest)
+
+
+def _are_results(store: LocalStore | Manifest) -> bool:
+    return dict(store.fields) == FIELDS and isinstance(store.metadata.get(FUNCTION), str)
 
 
 class ResultStore:
@@ -114,7 +118,7 @@ class ResultStore:
         return {} if quota is None else {"chunk_size": quota.chunk_size, "room": quota.reserve}
 
     def _adopt(self, store: LocalStore) -> IndexedStore:
-        if dict(store.fields) != FIELDS or not isinstance(store.metadata.get(FUNCTION), str):
+        if not _are_results(store):
             store.close()
             raise StoreExists(f"{self.path} has other data than results of {self._function}; choose another folder")
         keyed = IndexedStore(store, KEY, largest=None if self._quota is None else self._quota.largest)
@@ -165,7 +169,8 @@ class ResultStore:
         found = self._read(keyed, keys)
         if found is None:
             self._flush_others()
-            if self._is_gone(keyed):
+            self._leave_removed()
+            if self._keyed is not keyed:
                 return self._find(key)
             if self._see_others(keyed):
                 found = self._read(keyed, keys)
@@ -176,24 +181,18 @@ class ResultStore:
         self._views[key] = found
         return found
 
-    def _is_gone(self, keyed: IndexedStore) -> bool:
-        """Whether a store that was open is not the one in the folder any more, as somebody has removed that. Then it is
-        left, and what is pending goes to a new one."""
+    def _leave_removed(self) -> None:
+        """Leave a store that somebody has removed from its folder. What is pending goes to a new one."""
         with self._lock:
-            if self._keyed is not keyed:
-                return True
-            if keyed.is_gone():
-                self._leave(keyed)
-                return True
-            return False
-
-    def _leave(self, keyed: IndexedStore) -> None:
-        waiting, self._pending, self._pending_bytes, self._keyed = self._pending, {}, 0, None
-        self._forget()
-        with contextlib.suppress(OSError):
-            keyed.abandon()
-        for key, data in waiting.items():
-            self._add(self._keyed or self._create(), key, data)
+            keyed = self._keyed
+            if keyed is None or not keyed.is_gone():
+                return
+            waiting, self._pending, self._pending_bytes, self._keyed = self._pending, {}, 0, None
+            self._forget()
+            with contextlib.suppress(OSError):
+                keyed.abandon()
+            for key, data in waiting.items():
+                self._add(self._keyed or self._create(), key, data)
 
     def _flush_others(self) -> None:
         """Commit what is pending for another object in this process with the same function and folder."""
@@ -274,8 +273,7 @@ class ResultStore:
             WriteFailed: the disk refused; they are still pending.
         """
         with self._lock:
-            if self._keyed is not None:
-                self._is_gone(self._keyed)
+            self._leave_removed()
             if self._keyed is None or not self._pending:
                 return
             if self._quota is not None:

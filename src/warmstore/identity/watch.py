@@ -382,7 +382,7 @@ class _Settled:
         self._strided = [tensor for tensor in tensors if _stamp(tensor)[1]]
         # References keep freed memory from becoming that of another tensor with the same stamp.
         self._alive = [tensor.untyped_storage() for tensor in self._strided]
-        self._strides = [*map(_strides_of, self._strided), *map(_shape_of, self._strided)]
+        self._layouts = self._layouts_now()
         torch = sys.modules.get("torch")
         self._pointer_of: Callable[[Any], int] = torch.Tensor.data_ptr if torch is not None else id
         self._stamps = self._stamps_now()
@@ -415,11 +415,11 @@ class _Settled:
             or (self._large and self.has_moved_in_large())
             or (self._probes and any(probe() != text for probe, text in self._probes))
             or any(form_of(array) != form for array, form in self._forms)
-            or (
-                self._has_tensors
-                and [*map(_strides_of, self._strided), *map(_shape_of, self._strided)] != self._strides
-            )
+            or (self._has_tensors and self._layouts_now() != self._layouts)
         )
+
+    def _layouts_now(self) -> list[Any]:
+        return [*map(_strides_of, self._strided), *map(_shape_of, self._strided)]
 
     def _stamps_now(self) -> tuple[list[Any], ...]:
         return [*map(_version_of, self._versioned)], [*map(self._pointer_of, self._strided)]

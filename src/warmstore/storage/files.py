@@ -318,6 +318,13 @@ def release(address: int, length: int) -> None:
     _libc.munmap(address, length)
 
 
+def modified_at(path: Path) -> float:
+    """When a file was written last, in seconds since 1970; 0 if another process has removed it."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_mtime
+    return 0.0
+
+
 def is_locked(path: Path) -> bool:
     """Whether a live process has locked a chunk. A writer's lock ends with its process."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

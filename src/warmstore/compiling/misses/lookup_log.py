@@ -13,7 +13,7 @@ from typing import Any
 
 from warmstore.storage import checked_json
 from warmstore.storage.atomic import replace_file
-from warmstore.storage.files import PLAIN, Files, read_whole
+from warmstore.storage.files import PLAIN, Files, modified_at, read_whole
 
 FOLDER = "runs"
 """The folder of lookups in that of the store."""
@@ -61,16 +61,8 @@ def write(folder: Path, files: Files, job: str, lookups: Sequence[Lookup], kept:
     replace_file(path, checked_json.to_bytes(run), durable=False, files=files)
     logs = list(path.parent.glob("*.json"))
     if len(logs) > _MOST:
-        for old in sorted(logs, key=_written)[:-_MOST]:
+        for old in sorted(logs, key=modified_at)[:-_MOST]:
             files.remove(old)
-
-
-def _written(path: Path) -> float:
-    """When a file was written; 0 if another process has removed it."""
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def read(folder: Path, job: str | None = None) -> Iterator[tuple[str, list[Lookup]]]:

@@ -25,9 +25,9 @@ from warmstore.pipeline.tiers.sample_store import StoreLocation
 from warmstore.pipeline.tiers.tier_about import about_bytes, read_about
 from warmstore.pipeline.tiers.tier_quota import ABOUT, SAMPLES
 from warmstore.pipeline.tiers.tier_store import KINDS
+from warmstore.records.format.chunk_names import chunk_bytes
 from warmstore.records.local_store import LocalStore
 from warmstore.storage.atomic import replace_file
-from warmstore.storage.disk_usage import entries_below
 from warmstore.storage.files import Files, file_lock
 from warmstore.storage.folder_removal import is_hidden, sweep_hidden
 from warmstore.storage.lease import SUFFIX, UsageLease, remove_unused
@@ -151,9 +151,7 @@ def tier_folder(folder: Path) -> Path:
 
 def stored_bytes(folder: Path, version: str) -> int:
     """Bytes of the records that the folder of a plan has of a version."""
-    return sum(
-        status.st_size for path, status in entries_below(tier_folder(folder) / version) if path.endswith(".arrow")
-    )
+    return chunk_bytes(tier_folder(folder) / version)
 
 
 def is_marked(folder: Path) -> bool:

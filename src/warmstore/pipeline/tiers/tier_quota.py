@@ -15,7 +15,7 @@ from warmstore.records.format.manifest import NAME
 from warmstore.records.log.log_entries import ENTRY
 from warmstore.replicate.attach import STAGING
 from warmstore.storage.disk_usage import BLOCK, folder_bytes, on_disk
-from warmstore.storage.files import HUGE_PAGE, Buffer, Files
+from warmstore.storage.files import HUGE_PAGE, Buffer, Files, modified_at
 from warmstore.storage.folder_removal import sweep_hidden
 from warmstore.storage.history import History
 from warmstore.storage.lease import SUFFIX, remove_unused
@@ -61,7 +61,7 @@ class TierVersions:
         removed = sweep_hidden(self.folder)
         if not self.evicts:
             return removed > 0
-        for lock in sorted(self.folder.glob("*" + SUFFIX), key=_modified):
+        for lock in sorted(self.folder.glob("*" + SUFFIX), key=modified_at):
             version = lock.with_suffix("")
             if removed >= excess or not (version / ABOUT).is_file():
                 continue
@@ -150,9 +150,3 @@ def _remove_staging(store: Path) -> int:
     with contextlib.suppress(OSError):
         return size if size and remove_unused(staging, without_lock=False) else 0
     return 0
-
-
-def _modified(path: Path) -> float:
-    with contextlib.suppress(FileNotFoundError):
-        return path.stat().st_mtime
-    return 0.0

@@ -16,5 +16,5 @@ def chunk_numbers(folder: Path) -> list[int]:
 
 
 def chunk_bytes(folder: Path) -> int:
-    """Bytes of the chunk files in a folder, which other processes may remove meanwhile."""
+    """Bytes of the chunk files below a folder, which other processes may remove meanwhile."""
     return sum(status.st_size for path, status in entries_below(folder) if path.endswith(".arrow"))
