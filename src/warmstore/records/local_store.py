@@ -327,6 +327,7 @@ class LocalStore(StoreReader):
         Raises:
             SchemaMismatch: values do not fit; the store is unchanged.
             PositionError: the function changed the store; the field is not changed.
+            WriteFailed: the function changed the store through another handle; the field is not changed.
         """
         with self._session.lock:
             self._check_writable()

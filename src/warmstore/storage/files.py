@@ -21,6 +21,7 @@ import numpy as np
 
 from warmstore._native import floor
 from warmstore.errors import WriteFailed
+from warmstore.storage import held_locks
 from warmstore.storage.array_types import Bytes, Int64
 from warmstore.storage.block_source import BlockSource
 from warmstore.storage.interrupts import uninterrupted
@@ -55,6 +56,7 @@ class Files:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
     def close(self, descriptor: int) -> None:
+        held_locks.discard(descriptor)
         os.close(descriptor)
 
     def size(self, descriptor: int) -> int:
@@ -164,14 +166,24 @@ class Files:
         shutil.rmtree(folder)
 
     def lock(self, descriptor: int, *, wait: bool = True) -> bool:
-        """Take the file's exclusive advisory lock. Without `wait`, returns False if another process holds it."""
+        """Take the file's exclusive advisory lock. Without `wait`, returns False if it is held through another
+        descriptor.
+
+        Raises:
+            WriteFailed: with `wait`, this thread holds it through another descriptor; `errno` is EDEADLK.
+        """
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False
+            if not wait:
+                return False
+            held_locks.check_not_held(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        held_locks.add(descriptor)
         return True
 
     def unlock(self, descriptor: int) -> None:
+        held_locks.discard(descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def before_log(self, descriptor: int) -> contextlib.AbstractContextManager[None]:
@@ -338,7 +350,10 @@ def is_locked(path: Path) -> bool:
 
 
 def unlock_and_close(descriptor: int) -> None:
-    """Close a file, and give up its lock: a child that was forked meanwhile has the lock until both have closed it."""
+    """Close a file, and give up its lock: a child that was forked meanwhile has the lock until both have closed it.
+
+    For locks that were not taken by `Files.lock`.
+    """
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 
@@ -357,6 +372,8 @@ def is_read_only(error: OSError) -> bool:
 
 def write_failed(error: OSError, path: Path) -> WriteFailed:
     """The error to raise after a failed operation on a file that rows are written to."""
+    if error.errno == errno.EDEADLK:
+        return WriteFailed(error.errno, error.strerror, str(path))
     return WriteFailed(
         error.errno, f"the disk refused a write ({error.strerror}); the rows are still pending", str(path)
     )

@@ -24,6 +24,7 @@ from multiprocessing import util
 from typing import Any, Self, TextIO, cast
 
 from warmstore.errors import message_of
+from warmstore.storage import held_locks
 from warmstore.storage.threads import Thread
 
 _log = logging.getLogger("warmstore")
@@ -92,7 +93,12 @@ class Closeable(ABC):
         self.close()
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not self._handed_over and not _ending():  # at the end everything is closed already, and modules are gone
+        if self._handed_over or _ending():  # at the end everything is closed already, and modules are gone
+            return
+        if not self.closed and held_locks.held():
+            # The collector runs amid a write of this thread, and closing may wait for its lock.
+            Thread(target=_close_quietly, args=(self,), name="warmstore-closing").start()
+        else:
             _close_quietly(self)
 
 
