@@ -31,6 +31,7 @@ from warmstore.errors import BadArtifact, BadBundle, Damaged, NewerFormat, NoArt
 from warmstore.remote.signing import Keyring
 from warmstore.storage.atomic import draft_of
 from warmstore.storage.files import Files, FileStream
+from warmstore.storage.user_paths import user_path
 
 FORMAT = 1
 _MANIFEST, _SIGNATURE, _BLOB = "manifest.json", "manifest.sig", "blobs/"
@@ -71,7 +72,7 @@ def export(
         NotTrusted: The keys of the environment variables cannot be used.
         OSError: The file cannot be written.
     """
-    path = Path(path).expanduser()
+    path = user_path(path)
     keyring = Keyring.from_environment() if keyring is None else keyring
     if path.exists():
         raise TargetExists(f"{path} exists already; remove it or choose another name")
@@ -121,7 +122,7 @@ def import_(store: ArtifactStore, path: str | os.PathLike[str], *, keyring: Keyr
         WriteFailed: The disk refused, or another import is running.
         ReadOnly: The store cannot be written.
     """
-    path = Path(path).expanduser()
+    path = user_path(path)
     keyring = Keyring.from_environment() if keyring is None else keyring
     with io.BufferedReader(FileStream(store.files, store.files.open(path))) as file, _staging(store) as folder:
         try:

@@ -18,6 +18,7 @@ from warmstore.compiling.single_flight import SingleFlight
 from warmstore.compiling.store.artifact_quota import UNLIMITED
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import message_of
+from warmstore.storage.user_paths import user_path
 
 
 def doctor(folder: Path, job: str | None = None) -> list[Finding]:
@@ -26,7 +27,7 @@ def doctor(folder: Path, job: str | None = None) -> list[Finding]:
     Raises:
         ValueError: A newer warmstore made the store.
     """
-    folder = Path(folder).expanduser().absolute()
+    folder = user_path(folder).absolute()
     environment = probe()
     if not folder.exists():
         return [*_machine(environment), _none_yet(folder)]

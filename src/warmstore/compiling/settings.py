@@ -11,6 +11,7 @@ from warmstore.compiling.store.artifact_quota import LEAST
 from warmstore.compiling.store.eviction_order import order_of
 from warmstore.remote.offline import is_offline
 from warmstore.storage.humanize import parse_size
+from warmstore.storage.user_paths import user_path
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Settings:
 
 def _place(local_dir: str | os.PathLike[str] | None) -> Path | str:
     try:
-        return Path(local_dir or os.environ.get("WARMSTORE_CACHE_DIR") or default_folder()).expanduser().absolute()
+        return user_path(local_dir or os.environ.get("WARMSTORE_CACHE_DIR") or default_folder()).absolute()
     except (RuntimeError, OSError) as error:  # there is no home, or the working directory is gone
         return f"there is no folder for the store: {error}; set WARMSTORE_CACHE_DIR or local_dir"
 

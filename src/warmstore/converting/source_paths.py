@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from warmstore.converting.brace_patterns import expand
 from warmstore.errors import NoSource, ReadOnly
 from warmstore.remote.location import is_remote
+from warmstore.storage.user_paths import user_path
 
 
 def paths_of(source: Any) -> list[Path] | None:
@@ -21,7 +22,7 @@ def paths_of(source: Any) -> list[Path] | None:
         NoSource: a pattern matches no file, a path that braces expand to does not exist, or a source is a URL.
     """
     if isinstance(source, str | os.PathLike):
-        return _expanded(os.fspath(source))
+        return _expanded(str(user_path(source)) if os.fspath(source).startswith("~") else os.fspath(source))
     if isinstance(source, list | tuple) and source and all(isinstance(item, str | os.PathLike) for item in source):
         return [path for item in source for path in paths_of(item) or []]
     return None
@@ -105,7 +106,7 @@ def root_of(source: Any) -> Path:
     """The folder below which folder names are Hive partitions: the part of a source's path without patterns."""
     if not isinstance(source, str | os.PathLike):
         return Path(os.path.commonpath([root_of(item) for item in source]))
-    path = Path(source).absolute()
+    path = user_path(source).absolute()
     if path.exists():
         return path if path.is_dir() else path.parent
     return Path(re.split(r"[*?\[{]", str(path))[0] + "x").parent
@@ -119,4 +120,4 @@ def local_target(path: str | os.PathLike[str]) -> Path:
     """
     if is_remote(path):
         raise ReadOnly(f"{path!r} is a URL; name a path, and copy what is written: a store with push")
-    return Path(path)
+    return user_path(path)

@@ -39,6 +39,7 @@ from warmstore.storage.array_types import Int64
 from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.lifecycle import Closeable
+from warmstore.storage.user_paths import user_path
 
 if TYPE_CHECKING:
     import torch
@@ -146,7 +147,7 @@ class FeatureCache(SampleMapping, Closeable):
         if is_remote(self._location):
             remote = Remote(self._location, remote_options, anonymous, sign=self._options.is_signed)
             self._remote_binding = RemoteBinding(remote, self._options)
-        local = Path(folder) if self._remote_binding is None else self._remote_binding.folder
+        local = user_path(folder) if self._remote_binding is None else self._remote_binding.folder
         blocks = WriteBehindQueue(self._commit, flush_every, parse_size(max_pending), async_write)
         self._session = CacheSession(OpenVersion(id, local, self._options, blocks, self._remote_binding, files))
         self._ids = CachedIds(self._session.version)
@@ -158,8 +159,7 @@ class FeatureCache(SampleMapping, Closeable):
     def __repr__(self) -> str:
         binding = self._remote_binding
         location = str(self._session.version.folder) if binding is None else binding.remote.shown
-        entries = sum(version.entries for version in self._versions())
-        return f"FeatureCache({location!r}, {self.id!r}, {entries:,} entries)"
+        return f"FeatureCache({location!r}, {self.id!r}, {sum(each.entries for each in self._versions()):,} entries)"
 
     _repr_html_ = html_method(cache_html)
 

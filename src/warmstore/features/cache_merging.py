@@ -19,6 +19,7 @@ from warmstore.records.format.manifest import holds_store, read_manifest
 from warmstore.records.keyed_store import IndexedStore, read_keys
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.progress import progress_bar
+from warmstore.storage.user_paths import user_path
 
 _BLOCK_BYTES = 32_000_000
 _BLOCK_ROWS = 1 << 16
@@ -42,7 +43,7 @@ def merge_caches(cache: OpenCache, other: OpenCache | str | os.PathLike[str], pr
     if not cache.writes:
         raise ReadOnly(f"the cache {cache.path} is only read by this process; open it for writing to merge into it")
     if isinstance(other, str | os.PathLike):
-        path = Path(other)
+        path = user_path(other)
         if not holds_store(path):
             raise NotAStore(f"{path} is no cache; name the folder of one version, such as FOLDER/ID")
     else:

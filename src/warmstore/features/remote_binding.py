@@ -43,6 +43,7 @@ from warmstore.replicate.remote_snapshot import read_heads
 from warmstore.storage.files import Files, is_read_only
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.registry import STORE, register
+from warmstore.storage.user_paths import user_path
 
 _log = logging.getLogger("warmstore")
 
@@ -143,7 +144,7 @@ class RemoteBinding:
         if options.max_size is not None:
             raise ValueError("max_size bounds a cache in a folder; for a cache at a URL, pass cache_size")
         self.remote = replace(remote, limits=_LIMITS)
-        self._cache_dir = default_cache_dir() if options.cache_dir is None else Path(options.cache_dir)
+        self._cache_dir = default_cache_dir() if options.cache_dir is None else user_path(options.cache_dir)
         self._cache_size = None if options.cache_size is None else parse_size(options.cache_size)
         self._last_warning = 0.0
         self.failures = 0

@@ -31,6 +31,7 @@ from warmstore.storage.files import Files
 from warmstore.storage.history import History, Pace
 from warmstore.storage.humanize import format_duration, format_size, parse_size
 from warmstore.storage.lifecycle import Closeable
+from warmstore.storage.user_paths import user_path
 
 _log = logging.getLogger("warmstore")
 
@@ -99,7 +100,7 @@ class FunctionCache(Closeable):
         self._parameters = Parameters(function, ignored)
         self._identity = CallIdentity(function, self.name, version, ignored)
         self._allow_pickle = allow_pickle
-        self._folder = Path(folder)
+        self._folder = user_path(folder)
         self._max_size = None if max_size is None else parse_size(max_size)
         self._files = files or Files()
         self._usage = UsageCounters(self.path / "cost.json")

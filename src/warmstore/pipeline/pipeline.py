@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any, final
 
 from warmstore.display.html import html_method
@@ -34,6 +33,7 @@ from warmstore.replicate.push import PushResult
 from warmstore.replicate.remote_copy import Remote
 from warmstore.storage.lifecycle import Closeable
 from warmstore.storage.threads import thread_count
+from warmstore.storage.user_paths import user_path
 
 _MOST_WORKERS = 4
 
@@ -72,7 +72,7 @@ class Pipeline(Closeable):
         root: str | os.PathLike[str] | None = None,
         files: Files = "stat",
     ) -> None:
-        root = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
+        root = None if root is None else os.path.abspath(user_path(root))  # noqa: PTH100  it must not follow links
         settings = ChainSettings(integer("threads", threads, 1, 2**16), version, _as_tuple(ignore), root, files)
         self._filtered = FilteredChain(Chain(source, steps, settings))
         self._held: list[PipelineSource] = []
@@ -195,7 +195,7 @@ class Pipeline(Closeable):
         predicate = Step(
             function, merged(args, arguments), False, "auto", self._unique(name, function), version, _as_tuple(ignore)
         )
-        return self._of(self._filtered.with_filter(predicate, None if folder is None else Path(folder), workers))
+        return self._of(self._filtered.with_filter(predicate, None if folder is None else user_path(folder), workers))
 
     def _unique(self, name: str | None, function: Callable[..., Any]) -> str:
         """The name of a new step or filter.
@@ -319,7 +319,7 @@ class Pipeline(Closeable):
         Args:
             folder: of a plan. Answers of filters without a folder of their own are kept there.
         """
-        return self._filtered.resolve(None if folder is None else Path(folder))
+        return self._filtered.resolve(None if folder is None else user_path(folder))
 
     def fill(
         self,

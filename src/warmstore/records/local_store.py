@@ -8,7 +8,6 @@ import contextlib
 import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from warmstore.display.html import html_method
@@ -35,6 +34,7 @@ from warmstore.remote.location import is_remote
 from warmstore.storage.files import Files, is_read_only
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.quota import Reserve
+from warmstore.storage.user_paths import user_path
 
 
 class LocalStore(StoreReader):
@@ -70,7 +70,7 @@ class LocalStore(StoreReader):
         """
         if is_remote(path):
             raise ReadOnly(f"{path!r} is a remote; create a store in a folder and push it there")
-        folder, files = Path(path).absolute(), files or Files()
+        folder, files = user_path(path).absolute(), files or Files()
         writing = WriteOptions.of(chunk_size, writer_threads, room)
         metadata = dict(metadata or {})
         encode("metadata", Json(), [metadata])
@@ -91,9 +91,9 @@ class LocalStore(StoreReader):
         """`RecordStore.open` for a store in a folder. `writing` is by default what `create` uses by default."""
         if mode not in ("r", "a"):
             raise ValueError(f"mode is {mode!r}; it must be 'r' (read) or 'a' (read and append)")
-        files, writing = files or Files(), writing or WriteOptions.of()
+        files, writing, folder = files or Files(), writing or WriteOptions.of(), user_path(path)
         try:
-            return cls(Path(path), read_manifest(Path(path), files), mode, writing, files, salvage=salvage)
+            return cls(folder, read_manifest(folder, files), mode, writing, files, salvage=salvage)
         except OSError as error:
             if is_read_only(error):
                 raise ReadOnly(error.errno, "the store cannot be written; open it with mode='r'", str(path)) from error

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from warmstore.storage.user_paths import user_path
+
 SCHEMES = {
     "s3": "s3",
     "s3a": "s3",
@@ -58,10 +60,7 @@ class Location:
         if not is_remote(url):
             if not text.strip():
                 raise ValueError("the URL of a remote is empty; give one such as s3://bucket/prefix, or a folder")
-            try:
-                path = Path(text).expanduser().absolute()
-            except RuntimeError as error:  # ~NAME of an unknown user
-                raise ValueError(f"{text!r} is the path of no folder: {error}") from None
+            path = user_path(text).absolute()
             return cls("file", str(path), str(path))
         parts = urlsplit(text)
         kind = SCHEMES.get(parts.scheme.lower())
@@ -113,7 +112,7 @@ def from_anywhere(path: str | os.PathLike[str]) -> str:
     Raises ValueError as `is_remote`.
     """
     text = os.fspath(path)
-    return text if is_remote(text) else os.path.abspath(os.path.expanduser(text))  # noqa: PTH100,PTH111 - no links
+    return text if is_remote(text) else os.path.abspath(user_path(text))  # noqa: PTH100 - no links
 
 
 class Redacted:

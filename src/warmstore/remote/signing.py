@@ -15,11 +15,11 @@ import secrets
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from warmstore.errors import NotTrusted
 from warmstore.extras import not_installed
+from warmstore.storage.user_paths import user_path
 
 KEY = "WARMSTORE_SIGNING_KEY"
 KEY_FILE = "WARMSTORE_SIGNING_KEY_FILE"
@@ -125,7 +125,7 @@ class Keyring:
             NotTrusted: The file cannot be read, has no keys, belongs to another user than this one and root, or others
                 can write it or read a secret in it.
         """
-        path = Path(path).expanduser()
+        path = user_path(path)
         try:
             with open(path) as file:
                 state = os.fstat(file.fileno())

@@ -23,6 +23,7 @@ from warmstore.storage.files import Files
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.quota import Reserve
 from warmstore.storage.registry import COPY, STORE, register
+from warmstore.storage.user_paths import user_path
 
 
 class RecordStore(LocalStore):
@@ -185,9 +186,9 @@ class RecordStore(LocalStore):
             NotAStore, Diverged, Damaged, RemoteUnavailable, RemoteRefused: as `open` and `pull`.
         """
         with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
-            pull(Path(path), objects, Files(), at=at, progress=progress)
-        register(STORE, path)
-        return cls.open(path)
+            pull(folder := user_path(path), objects, Files(), at=at, progress=progress)
+        register(STORE, folder)
+        return cls.open(folder)
 
     def _settle(self) -> None:
         """Commit pending rows and seal this process's chunk."""

@@ -38,6 +38,7 @@ from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, file_lock, read_whole
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.lease import UsageLease
+from warmstore.storage.user_paths import user_path
 
 _log = logging.getLogger("warmstore")
 
@@ -167,7 +168,7 @@ def copy_folder(remote: Remote, cache_dir: Path) -> Path:
     name = re.sub(r"[^A-Za-z0-9._-]", "_", url.rpartition("/")[2])[:60] or "store"
     pinned = "" if remote.at is None else f"@{remote.at}"
     digest = xxhash.xxh3_64_hexdigest(remote.identity.rstrip("/").encode())
-    return cache_dir.expanduser().absolute() / f"{name}-{digest}{pinned}"
+    return cache_dir.absolute() / f"{name}-{digest}{pinned}"
 
 
 def open_remote(
@@ -175,7 +176,7 @@ def open_remote(
 ) -> tuple[Path, CopyFiles]:
     """The folder of a copy, and the `Files` that read it; the arguments are those of `RecordStore.open`."""
     size = None if cache_size is None else parse_size(cache_size)
-    files = CopyFiles(remote, size, default_cache_dir() if cache_dir is None else Path(cache_dir))
+    files = CopyFiles(remote, size, default_cache_dir() if cache_dir is None else user_path(cache_dir))
     try:
         folder = open_copy(files)
         files.hold(folder)

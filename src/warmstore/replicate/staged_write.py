@@ -43,6 +43,7 @@ from warmstore.storage.files import Files, ensure_folder, is_at, opened, write_f
 from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.registry import STORE, register
+from warmstore.storage.user_paths import user_path
 
 _TRIES = 5
 
@@ -95,7 +96,7 @@ class StagedWrite:
         if is_remote(target):
             self._target = _RemoteTarget(Remote(target, remote_options, anonymous))
         else:
-            self._target = _Folder(Path(target).expanduser().absolute(), files or Files())
+            self._target = _Folder(user_path(target).absolute(), files or Files())
         known = self._target.open(self.token, append=append)
         if known is not None and self._fields not in (None, known):
             raise SchemaMismatch(f"the store at {self._target.shown} has the fields {known}, not {self._fields}")

@@ -38,6 +38,7 @@ from warmstore.errors import BadArtifact, Closed, Damaged, NoArtifact, ReadOnly,
 from warmstore.storage.files import PLAIN, Files, read_whole
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.lifecycle import Closeable
+from warmstore.storage.user_paths import user_path
 
 _SHORTLY = 1.0  # seconds that a reader waits for the lock, to drop a damaged artifact
 
@@ -74,7 +75,7 @@ class ArtifactStore(Closeable):
         files: Files = PLAIN,
     ) -> None:
         self.files = files
-        self.folder = Path(folder).expanduser()
+        self.folder = user_path(folder)
         self.limit = parse_size(max_size)
         if self.limit < LEAST:
             raise ValueError(f"max_size {max_size!r} is less than the {LEAST:,} bytes that a store needs")

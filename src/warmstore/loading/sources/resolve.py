@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,6 +40,7 @@ from warmstore.records.format.manifest import NAME
 from warmstore.records.framework_arrays import Formatted
 from warmstore.remote.location import is_remote
 from warmstore.replicate.record_store import RecordStore
+from warmstore.storage.user_paths import user_path
 from warmstore.tree.columns import rebuilt
 
 
@@ -172,7 +172,7 @@ class _Resolver:
         if isinstance(value, str | os.PathLike):
             return self._of_file(value, collation)
         if isinstance(value, list | tuple) and value and all(isinstance(path, str | os.PathLike) for path in value):
-            paths = [Path(path) for path in value]
+            paths = [user_path(path) for path in value]
             if is_array_record(paths[0]):
                 return ArrayRecordSource(paths)
         if is_hugging_face(value):
@@ -191,7 +191,7 @@ class _Resolver:
         raise refusal_of(value)
 
     def _of_file(self, value: str | os.PathLike[str], collation: Collation) -> Source:
-        path = Path(value)
+        path = user_path(value)
         if is_remote(value) or (path / NAME).exists():
             return StoreSource(RecordStore.open(value), self._fields(), collation, copy=self._copy)
         if not path.exists():

@@ -9,6 +9,7 @@ from warmstore.pipeline.plan.plan_figures import PlanFigures
 from warmstore.pipeline.plan.plan_html import plan_html
 from warmstore.pipeline.plan.plan_recorder import PlanRecorder
 from warmstore.storage.cached_property import cached_property
+from warmstore.storage.user_paths import user_path
 
 
 @final
@@ -53,4 +54,4 @@ class Plan(PlanFigures):
         """
         from warmstore.pipeline.plan.plot import draw
 
-        return draw(self, Path(path))
+        return draw(self, user_path(path))

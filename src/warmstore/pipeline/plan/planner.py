@@ -29,6 +29,7 @@ from warmstore.pipeline.profile.source_sizes import buckets_of
 from warmstore.pipeline.steps import TIERS, Tier, deterministic
 from warmstore.pipeline.tiers.tier_folders import stored_bytes, version_name
 from warmstore.pipeline.tiers.tier_overhead import tier_overhead
+from warmstore.storage.user_paths import user_path
 
 _WORTH_WORKERS = 1.05  # least speedup by more workers
 _WORTH_FILLING = 1.0  # least seconds that other workers must save while cached samples are missing
@@ -76,7 +77,7 @@ def plan(
         ValueError: another argument is out of range, or the profile is of another pipeline.
         NotInstalled: scipy is not installed.
     """
-    where = None if folder is None else Path(folder)
+    where = None if folder is None else user_path(folder)
     if strategy not in get_args(Strategy):
         raise ValueError(f"strategy={strategy!r}; it must be one of {', '.join(get_args(Strategy))}")
     workers = None if workers is None else integer("workers", workers, 0, 2**16)

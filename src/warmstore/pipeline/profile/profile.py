@@ -16,6 +16,7 @@ from warmstore.pipeline.profile.profile_options import ProfileOptions
 from warmstore.storage import checked_json
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, read_whole
+from warmstore.storage.user_paths import user_path
 
 Codec = Literal["raw", "zstd"]
 CODECS: tuple[Codec, ...] = ("raw", "zstd")
@@ -163,7 +164,7 @@ class Profile:
     def load(cls, path: str | os.PathLike[str], key: str | None = None, files: Files | None = None) -> Self | None:
         """Read a saved profile; None if there is none, it is damaged, or its key or format differs."""
         try:
-            found = checked_json.from_bytes(read_whole(files or Files(), Path(path)))
+            found = checked_json.from_bytes(read_whole(files or Files(), user_path(path)))
             if found.pop("format") != _FORMAT or (key is not None and found["key"] != key):
                 return None
             stages = tuple(

@@ -39,6 +39,7 @@ from warmstore.pipeline.step_identities import describe, key_of
 from warmstore.pipeline.tiers.tier_folders import MemoryTier, memory_room
 from warmstore.storage.memory.memory_limits import total_memory
 from warmstore.storage.progress import new_bar
+from warmstore.storage.user_paths import user_path
 
 _log = logging.getLogger("warmstore")
 
@@ -95,12 +96,13 @@ def profile(
     }  # fmt: skip
     options = ProfileOptions.of(asked)
     key = _key(chain)
-    kept = None if folder is None or not key else Path(folder) / f"profile-{key}.json"
+    where = None if folder is None else user_path(folder)
+    kept = None if where is None or not key else where / f"profile-{key}.json"
     if kept is not None and not refresh:
         found = Profile.load(kept, key)
         if found is not None and found.options.fulfil(asked):
             return found
-    made = _measured(chain, key, options, None if folder is None else Path(folder), progress)
+    made = _measured(chain, key, options, where, progress)
     if kept is not None:
         try:
             made.save(kept)

@@ -16,6 +16,7 @@ from warmstore.records.format.manifest import NAME, Manifest, write_manifest
 from warmstore.records.log.log_files import create_log
 from warmstore.remote.location import is_remote
 from warmstore.storage.files import Files, ensure_folder, is_at, is_read_only, opened
+from warmstore.storage.user_paths import user_path
 
 
 @contextlib.contextmanager
@@ -30,7 +31,7 @@ def drafted(path: str | os.PathLike[str], files: Files) -> Iterator[Path]:
     """
     if is_remote(path):
         raise ReadOnly(f"{path!r} is a remote; make a store in a folder and push it there")
-    target = real_place(Path(path).absolute())
+    target = real_place(user_path(path).absolute())
     check_vacant(target)
     _remove_dead(target, files)
     draft, descriptor = _make(target, files)
