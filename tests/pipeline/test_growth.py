@@ -13,6 +13,7 @@ from tests.pipeline.making import check, expected, numbered_files, plan_of
 from tests.slow import thinned
 
 import warmstore as ws
+from warmstore.pipeline.tiers import sample_store
 from warmstore.records.log.log_entries import ENTRY
 from warmstore.records.write.chunk_eviction import evict
 from warmstore.storage.disk_usage import folder_bytes
@@ -171,6 +172,30 @@ def test_a_folder_has_one_budget_that_growth_does_not_exceed(tmp_path: Path) -> 
                     assert folder_bytes(loader._source.cached.layout.places[0].folder.parent) <= budget
             check(loader, lambda epoch, pipe=pipe: expected(pipe, 4, 0, epoch), range(2, 3))
             assert (loader._source.cached.open().rows >= 0).sum() >= 20
+
+
+def test_a_budget_that_is_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The surplus is evicted as the plan is opened, though nothing is written; what is left is not computed again."""
+    monkeypatch.setattr(sample_store, "FLUSH", 40_000)
+    pipe, other = (ws.Pipeline(range(40 * at, 40 * at + 40)).step(slow_image, side=60) for at in range(2))
+    for one in (pipe, other):  # one version has the samples of both
+        with one.loader(
+            plan_of(one, [(1, "disk", "raw")], [40], folder=tmp_path, disk=1_200_000), 4, workers=0
+        ) as all_of:
+            list(all_of)
+            tier = all_of._source.cached.layout.places[0].folder.parent
+    before = folder_bytes(tier)
+    few = ws.Pipeline(range(4)).step(slow_image, side=60)
+    with few.loader(plan_of(few, [(1, "disk", "raw")], [4], folder=tmp_path, disk=200_000), 4, workers=0) as loader:
+        assert len(list(loader)) == 1
+        assert folder_bytes(tier) >= before  # its own samples have room
+    for _ in range(2):
+        plan = plan_of(pipe, [(1, "disk", "raw")], [20], folder=tmp_path, disk=400_000)
+        with pipe.loader(plan, 4, workers=0) as loader:
+            assert folder_bytes(tier) <= 400_000
+            check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(2))
+            assert folder_bytes(tier) <= 400_000
+            assert (loader._source.cached.open().rows >= 0).sum() >= 15
 
 
 def test_what_a_present_plan_needs_is_not_evicted(tmp_path: Path) -> None:

@@ -85,14 +85,34 @@ class _Opening:
 
     def assignment(self, places: Sequence[StoreLocation]) -> Placements:
         """The placement of each sample: see `assign`. Samples that are cached already keep their placement."""
-        present: list[Bools | None] = [None] * len(self._plan.placements)
-        for place in places:
-            present[place.number] = self._present(place)
+        present = self._present_at(places)
+        if self._evicts_surplus(present):
+            present = self._present_at(places)
         offered: list[Bools | None] = [None] * len(self._plan.placements)
         if self._remote is not None:
             for place in places:
                 offered[place.number] = self._remote.holds(place.folder.name, self._keys)
         return assign(self._plan, self._keys, present, offered).astype(np.int16)
+
+    def _present_at(self, places: Sequence[StoreLocation]) -> list[Bools | None]:
+        """For each placement which samples are cached."""
+        present: list[Bools | None] = [None] * len(self._plan.placements)
+        for place in places:
+            present[place.number] = self._present(place)
+        return present
+
+    def _evicts_surplus(self, present: Sequence[Bools | None]) -> bool:
+        """Evict what exceeds a budget that was lowered: more samples of this plan are cached than it has room for. What
+        others have cached stays until its bytes are needed."""
+        found = False
+        for tier, (_, quota) in self._tiers.items():
+            numbers = [number for number, placement in enumerate(self._plan.placements) if placement.tier == tier]
+            cached = sum(int(known.sum()) for number in numbers if (known := present[number]) is not None)
+            if cached > sum(sum(self._plan.counts[number]) for number in numbers):
+                with contextlib.suppress(OSError), quota.reserve(0):
+                    found |= quota.used() > quota.limit
+                    quota.free()
+        return found
 
     def _present(self, place: StoreLocation) -> Bools | None:
         """Which samples are cached at a location; None if its store cannot be read."""
