@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +23,7 @@ from warmstore.loading.samplers.sequential import Sequential
 from warmstore.records.format.array_interop import on_device
 from warmstore.remote.location import is_remote as is_remote_url
 from warmstore.storage.progress import new_bar
+from warmstore.storage.temporary_folder import TemporaryFolder
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class FillJob:
         )
         batches = computed = found = 0
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="warmstore-fill-"))
-            filler, cache = open_filler(self, Leases(), f"shard {shard}", Path(folder))
+            folder = stack.enter_context(TemporaryFolder("fill"))
+            filler, cache = open_filler(self, Leases(), f"shard {shard}", folder)
             stack.enter_context(cache)
             stack.enter_context(loader)
             for block in new_bar(loader, shown=progress, desc=f"{self.id} {shard}/{shards}", unit=" blocks"):

@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from warmstore.errors import Damaged, NotAStore
 from warmstore.features.keyed.cache_quota import rebalance
@@ -13,6 +11,7 @@ from warmstore.features.remote_binding import pull_parts, push_folder
 from warmstore.records.keyed_store import IndexedStore
 from warmstore.replicate.record_store import RecordStore
 from warmstore.replicate.remote_copy import Remote
+from warmstore.storage.temporary_folder import TemporaryFolder
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ def merge_parts(
             raise NotAStore(f"{remote.shown} has no cache; the URL is FOLDER/ID, with the id of the cache")
         for part in merged:
             log.check_may_forget(objects, part.signed)
-        with tempfile.TemporaryDirectory(prefix="warmstore-merge-", dir=work_dir) as folder:
-            path = Path(folder) / "merged"
+        with TemporaryFolder("merge", work_dir) as folder:
+            path = folder / "merged"
             damaged = pull_parts(path, merged, objects, remote, progress=progress).damaged
             if damaged:
                 raise Damaged(

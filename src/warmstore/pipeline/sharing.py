@@ -25,7 +25,6 @@ from warmstore.pipeline.tiers.tier_folders import (
     disk_folder,
     open_place,
     parsed_version,
-    scratch_folder,
     version_name,
 )
 from warmstore.pipeline.tiers.tier_inspection import find_tier, named_versions
@@ -35,6 +34,7 @@ from warmstore.replicate.push import PushResult
 from warmstore.replicate.remote_copy import Remote
 from warmstore.storage.array_types import Bools
 from warmstore.storage.quota import ByteQuota
+from warmstore.storage.temporary_folder import TemporaryFolder
 
 _log = logging.getLogger("warmstore")
 
@@ -145,5 +145,5 @@ def _any(indices: Int64) -> Bools:
 
 @contextlib.contextmanager
 def _remote_tier(remote: Remote) -> Iterator[RemoteTier]:
-    with scratch_folder() as scratch, contextlib.closing(RemoteTier(remote, scratch, CODECS)) as tier:
+    with TemporaryFolder("pull") as scratch, contextlib.closing(RemoteTier(remote, scratch, CODECS)) as tier:
         yield tier

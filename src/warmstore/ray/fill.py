@@ -1,13 +1,10 @@
 """Filling a feature cache with a pool of actors. A block is acknowledged once its samples are stored."""
 
 import os
-import shutil
-import tempfile
 import weakref
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +17,7 @@ from warmstore.features.fill_job import FillJob, open_filler
 from warmstore.loading.fill_result import FillResult
 from warmstore.ray.lease_server import LeaseServer
 from warmstore.remote.location import from_anywhere
+from warmstore.storage.temporary_folder import TemporaryFolder
 
 
 def fill(
@@ -108,10 +106,11 @@ class _Filler:
     def __init__(self, job: FillJob, leases: LeaseServer) -> None:
         owner = ray.get_runtime_context().get_actor_id() or "driver"
         leases.forget(owner)
-        folder = tempfile.mkdtemp(prefix="warmstore-fill-")
+        folder = TemporaryFolder("fill")
+        folder.remove.atexit = False
         with ExitStack() as stack:
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            self._filler, cache = open_filler(replace(job, module=ray.get(job.module)), leases, owner, Path(folder))
+            stack.enter_context(folder)
+            self._filler, cache = open_filler(replace(job, module=ray.get(job.module)), leases, owner, folder.path)
             stack.callback(cache.close)  # before its files are gone: closing one at a URL reads them
             # Not at the exit of the process: on a node that dies, a thread may still compute then, and would report
             # that its files are gone, which ends the fill. A dead actor is replaced.

@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ from warmstore.replicate.record_store import RecordStore
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import Local
 from warmstore.storage.files import Files
+from warmstore.storage.temporary_folder import TemporaryFolder
 
 STAGED = "staged"
 """The folder of a remote that lists the chunks of parts, below the token of their write."""
@@ -69,17 +71,27 @@ class PartWriter:
     After the block, `staged` is what `StagedWrite.commit` takes.
 
     Args:
-        folder: a new folder for the part.
+        folder: a new folder for the part; a temporary one for a part that is sent.
         send: sends the chunks of the finished part to a remote, and removes its folder; None for a write to a folder.
     """
 
     def __init__(
-        self, folder: Path, fields: Fields, writing: WriteOptions, send: "Callable[[Local], dict[int, str]] | None"
+        self,
+        folder: Path | TemporaryFolder,
+        fields: Fields,
+        writing: WriteOptions,
+        send: "Callable[[Local], dict[int, str]] | None",
     ) -> None:
-        self._folder = folder
         self._files = Files()
+        self._remove: Callable[[], object]
+        if isinstance(folder, TemporaryFolder):
+            self._folder, self._remove = folder.path, folder.remove
+        else:
+            self._folder, self._remove = folder, partial(self._files.remove_folder, folder)
         self._send = send
-        self._store = RecordStore.create(folder, fields, chunk_size=writing.chunk_size, writer_threads=writing.threads)
+        self._store = RecordStore.create(
+            self._folder, fields, chunk_size=writing.chunk_size, writer_threads=writing.threads
+        )
         self.staged: StagedPart | None = None
 
     @property
@@ -123,7 +135,7 @@ class PartWriter:
         """Remove the part."""
         with contextlib.suppress(OSError):
             self._store._abandon()
-            self._files.remove_folder(self._folder)
+            self._remove()
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -43,6 +42,7 @@ from warmstore.storage.files import Files, ensure_folder, is_at, opened, write_f
 from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.registry import STORE, register
+from warmstore.storage.temporary_folder import TemporaryFolder
 from warmstore.storage.user_paths import user_path
 
 _TRIES = 5
@@ -321,14 +321,14 @@ class _RemoteTarget:
     def part(self, token: str, fields: Fields, writing: WriteOptions, work_dir: str | None) -> PartWriter:
         if work_dir is not None:
             Path(work_dir).mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="warmstore-part-", dir=work_dir))
+        folder = TemporaryFolder("part", work_dir)
 
         def send(local: Local) -> dict[int, str]:
             try:
                 with self._connected() as objects:
-                    return send_part(local, objects, f"{STAGED}/{token}/{folder.name}", Files())
+                    return send_part(local, objects, f"{STAGED}/{token}/{folder.path.name}", Files())
             finally:
-                shutil.rmtree(folder, ignore_errors=True)
+                folder.remove()
 
         return PartWriter(folder, fields, writing, send)
 
@@ -433,8 +433,8 @@ def _extended(known: RemoteSnapshot, objects: Objects, parts: list[StagedPart]) 
             added += _adopted(part, part_number, number)
     sequence = known.sequence + 1
     name = head_name(objects, known.manifest.id, sequence)
-    with tempfile.TemporaryDirectory(prefix="warmstore-log-") as folder:
-        log = _log_with(Path(folder), known, np.concatenate(added) if added else np.zeros(0, ENTRY))
+    with TemporaryFolder("log") as folder:
+        log = _log_with(folder, known, np.concatenate(added) if added else np.zeros(0, ENTRY))
     return RemoteSnapshot(name, sequence, False, known.manifest, log, chunks, known.numbers)
 
 

@@ -17,7 +17,6 @@ from warmstore.errors import SchemaMismatch, WarmstoreError, WriteFailed
 from warmstore.features.keyed.cache_versions import version_paths
 from warmstore.features.write_queue import Block
 from warmstore.records.format.manifest import read_manifest
-from warmstore.records.index.key_index import host_name
 from warmstore.records.keyed_store import IndexedStore
 from warmstore.records.log.log_entries import ENTRY
 from warmstore.records.maintenance.rewrite import Utilisation, rewrite
@@ -29,6 +28,7 @@ from warmstore.storage.humanize import parse_size
 from warmstore.storage.locks import ReentrantFileLock
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.quota import ByteQuota
+from warmstore.storage.temporary_folder import host_name
 
 _log = logging.getLogger("warmstore")
 

@@ -8,10 +8,9 @@ import contextlib
 import logging
 import os
 import re
-import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -220,20 +219,6 @@ def _found(folder: Path, wanted: Wanted) -> tuple[dict[str, Any] | None, str]:
     elif (damage := _damage(folder)) and remove_unused(folder):
         useless = f"the cached samples cannot be read ({damage})"
     return None if useless else about, useless
-
-
-@contextlib.contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A temporary folder. That of a killed process is removed by the next process that sweeps."""
-    parent = Path(tempfile.gettempdir())
-    sweep(parent)
-    folder = parent / f"{_PREFIX}-{os.getuid()}-scratch{secrets.token_hex(8)}"
-    lease = UsageLease(folder)
-    try:
-        _mark(folder, mode=0o700)
-        yield folder
-    finally:
-        lease.release_and_remove()
 
 
 def sweep(parent: Path) -> None:

@@ -8,9 +8,7 @@ A process that finds rows that the index does not cover adds them, under the ind
 """
 
 import logging
-import os
 import secrets
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -29,6 +27,7 @@ from warmstore.storage.boot import boot_id
 from warmstore.storage.files import HUGE_PAGE, Files, file_lock, is_read_only
 from warmstore.storage.memory.mmap import GrowableMmap, OutgrownMapping
 from warmstore.storage.quota import Reserve
+from warmstore.storage.temporary_folder import TemporaryFolder, host_name
 
 _log = logging.getLogger("warmstore")
 
@@ -105,7 +104,7 @@ class KeyIndex:
         self._files = files
         self._thread_lock = threading.Lock()
         self._write = write
-        self._private: tempfile.TemporaryDirectory[str] | None = None
+        self._private: TemporaryFolder | None = None
         self._opened: _Opened | None = None
 
     def _place_in(self, folder: Path) -> None:
@@ -176,8 +175,8 @@ class KeyIndex:
                 if self._open(write=False) and self.covered >= rows:
                     return
                 self._opened = None
-                private = tempfile.TemporaryDirectory(prefix="warmstore-")
-                self._place_in(Path(private.name))
+                private = TemporaryFolder("index")
+                self._place_in(private.path)
                 self._private = private
             if self._opened is None:  # also after a build that failed or was interrupted
                 self._rebuild(rows)
@@ -217,7 +216,7 @@ class KeyIndex:
         self._opened = None
         private, self._private = self._private, None
         if private is not None:
-            private.cleanup()
+            private.remove()
 
     def after_fork(self) -> None:
         """For a forked child: another thread of the parent may have held the lock."""
@@ -420,11 +419,6 @@ class _Opened:
 def _stepped(size: int) -> int:
     """The size to which a file grows that needs at least `size` bytes."""
     return -(-size // _STEP) * _STEP
-
-
-def host_name() -> str:
-    """The name of this host in the index's file names."""
-    return os.uname().nodename.replace("/", "_")
 
 
 def _hash(header: Any) -> int:
