@@ -110,6 +110,20 @@ def test_room_for_more_than_the_limit_is_refused(session: Open) -> None:
     assert scratch.reserve(9 * MIB)
 
 
+def test_a_folder_that_cannot_be_measured(session: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compilers go on, and what they write is stored."""
+
+    def fail(folder: Path) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("warmstore.compiling.scratch.scratch_quota.folder_bytes", fail)
+    one = session()
+    for at in range(2):
+        compiled(one, at)
+        one.harvest()
+    assert one.kept == 2
+
+
 def test_what_the_killed_had_booked_is_given_back(session: Open, tmp_path: Path) -> None:
     child = os.fork()
     if not child:

@@ -61,7 +61,8 @@ class ScratchQuota:
         """Measure what compilers have written, and reserve bytes in advance. Returns whether the quota allows it."""
         with self._lock:
             if self.is_kept and not self._store.read_only:
-                self._used = folder_bytes(self.live.path)
+                with suppress(OSError):  # a failing disk, or a folder that cannot be listed: the last count stays
+                    self._used = folder_bytes(self.live.path)
             return self._reserve(self._ahead // 2)
 
     def prepare(self, *, compiling: bool) -> bool:
