@@ -85,6 +85,19 @@ def test_a_damaged_blob_is_a_miss_and_is_made_again(damage: Callable[[bytes], by
         assert store.verify() == []
 
 
+@pytest.mark.parametrize("damage", [emptied, flipped])
+def test_what_is_stored_over_a_damaged_blob_is_there(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    """Another program has made the same bytes, and nobody has read those that are damaged."""
+    fill(tmp_path / "c")
+    with ArtifactStore(tmp_path / "c") as store:
+        for path in sorted((tmp_path / "c" / "blobs").glob("*/*")):
+            before = path.read_bytes()
+            path.write_bytes(damage(before))
+            assert store.read(store.put("other", "cpp.source", before, environment=HERE)) == before
+        assert len(right(store)) == COUNT
+        assert store.verify() == []
+
+
 def test_verify_finds_what_is_damaged_missing_or_strange(tmp_path: Path) -> None:
     fill(tmp_path / "c")
     first, second, *_ = sorted((tmp_path / "c" / "blobs").glob("*/*"))
@@ -112,6 +125,16 @@ def test_a_connection_to_a_replaced_index_stays_open(tmp_path: Path) -> None:
     assert index.connection() is not before
     assert before.execute("SELECT count(*) FROM artifacts").fetchone() == (COUNT,)
     index.close()
+
+
+def test_an_index_that_is_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fill(tmp_path / "c")
+    (tmp_path / "c" / "index.sqlite").unlink()
+    with ArtifactStore(tmp_path / "c", "32MB") as store:
+        assert store.all() == []
+    assert [record.message for record in caplog.records] == [
+        f"the index of the compile cache {tmp_path / 'c'} is missing and was made anew: all is compiled again"
+    ]
 
 
 @pytest.mark.parametrize("live", [False, True])

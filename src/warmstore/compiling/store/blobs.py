@@ -32,6 +32,13 @@ class Blobs:
         except OSError:
             return False
 
+    def holds(self, digest: str, content: bytes) -> bool:
+        """Whether the file has these bytes, and is not damaged."""
+        try:
+            return self.has(digest, len(content)) and read_whole(self.files, self.path(digest)) == content
+        except OSError:
+            return False
+
     def folders(self) -> int:
         """The number of folders; an upper bound where the file system does not count links."""
         try:

@@ -175,8 +175,14 @@ class SharedIndex:
                     insert_environment(db, row["environment"], row["record"])
                     db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, 1)", (row["digest"], row["size"]))
                     insert(db, *(row[name] for name in COLUMNS))
-        if not new:
-            self._rebuilt += 1
+        if new:
+            return
+        self._rebuilt += 1
+        if damaged is None:
+            _log.warning(
+                "the index of the compile cache %s is missing and was made anew: all is compiled again", self.folder
+            )
+        else:
             _log.warning(
                 "the index of the compile cache %s is damaged (%s) and was rebuilt; of %d artifacts in the damaged "
                 "file, %s, %d are kept", self.folder, reason, len(rows), index.aside, len(kept),

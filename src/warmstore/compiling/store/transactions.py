@@ -174,7 +174,7 @@ class Transactions:
     def _store_blob(self, index: Index, digest: str, content: bytes, what: str) -> None:
         """Reserve the bytes of a blob, then write its file."""
         known = index.connection().execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,)).fetchone()
-        if known and self._blobs.has(digest, len(content)):
+        if known and self._blobs.holds(digest, content):
             return
         if not known:
             self.make_room(index, len(content), what)
