@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from tests.compiling.environments import HERE
-from tests.faults.seam import Counting, FullDisk, Refusing
+from tests.faults.children import in_child
+from tests.faults.seam import Counting, FullDisk, Killing, Refusing
 
 from warmstore.compiling.bundles import export, import_
 from warmstore.compiling.store.artifact_store import ArtifactStore
@@ -213,3 +214,41 @@ def test_an_interrupt_as_the_lock_is_taken_leaves_it_free(tmp_path: Path, monkey
             store.put("k", "cpp.so", b"code", environment=HERE)
     assert not lock.is_locked
     store.put("k", "cpp.so", b"code", environment=HERE)
+
+
+@pytest.mark.forks
+def test_killed_at_any_operation_while_an_artifact_is_replaced(tmp_path: Path) -> None:
+    """One of both is there, also where the bytes of the new one were stored for another key before."""
+    killed = 0
+    for moment in ("before", "middle", "after"):
+        for at in range(20):
+            folder = tmp_path / f"{moment}{at}"
+            with ArtifactStore(folder) as store:
+                store.put("k", "cpp.so", CONTENT, environment=HERE)
+                store.put("other", "cpp.so", OTHER, environment=HERE)
+
+            def replace(say: Any, folder: Path = folder, at: int = at, moment: str = moment) -> None:
+                with ArtifactStore(folder, files=Killing(at, moment)) as store:
+                    store.put("k", "cpp.so", OTHER, environment=HERE)
+
+            ended = in_child(replace)
+            killed += ended.signal == signal.SIGKILL
+            with ArtifactStore(folder) as store:
+                assert read(store, "k") in ((OTHER,) if not ended.signal else (CONTENT, OTHER))
+                check(folder, {"k": read(store, "k") or b"", "other": OTHER})
+            if not ended.signal:
+                break
+    assert killed
+
+
+def test_an_import_that_swaps_the_bytes_of_two_artifacts(tmp_path: Path) -> None:
+    """What the first one had is not removed as unused: it is the second one's."""
+    with ArtifactStore(tmp_path / "there") as there:
+        there.put("a", "cpp.so", OTHER, environment=HERE)
+        there.put("b", "cpp.so", CONTENT, environment=HERE)
+        export(there, tmp_path / "bundle")
+    with ArtifactStore(tmp_path / "here") as here:
+        here.put("a", "cpp.so", CONTENT, environment=HERE)
+        import_(here, tmp_path / "bundle")
+        assert (read(here, "a"), read(here, "b")) == (OTHER, CONTENT)
+    check(tmp_path / "here", {"a": OTHER, "b": CONTENT})

@@ -42,9 +42,10 @@ class Transactions:
         with index.transaction() as db:
             db.execute("UPDATE blobs SET ready = 1 WHERE digest = ?", (digest,))
             insert_environment(db, environment.digest, environment.to_json())
-            self._quota.forget_blobs(db, insert(db, *row))
+            unused = self._retire(db, insert(db, *row))
             if job is not None:
                 db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, key, now))
+        self._remove_blobs(index, unused)
 
     def adopt(self, index: Index, artifacts: Sequence[Artifact], jobs: Mapping[str, Sequence[str]], name: str) -> None:
         """Add artifacts whose blobs were staged. Releases what `name` had reserved."""
@@ -58,24 +59,27 @@ class Transactions:
         for digest in staged:  # also over a known blob, whose file may be missing or damaged
             self._blobs.take_staged(digest)
         with index.transaction():
-            for artifact in artifacts:
-                self._insert(db, artifact)
+            replaced = [digest for artifact in artifacts for digest in self._insert(db, artifact)]
             now = time.time()
             for job, keys in jobs.items():
                 db.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", [(job, key, now) for key in keys])
             db.execute("UPDATE blobs SET ready = 1 WHERE NOT ready")
+            unused = self._retire(db, replaced)
+        self._remove_blobs(index, unused)
 
     def take(self, index: Index, found: Sequence[tuple[Artifact, bytes]], job: str | None) -> None:
         """Add a few artifacts of other machines, with their bytes."""
         for artifact, content in found:
             self._store_blob(index, artifact.digest, content, f"the artifact {artifact.key!r}")
-        now = time.time()
+        now, replaced = time.time(), []
         with index.transaction() as db:
             for artifact, _ in found:
-                self._insert(db, artifact)
+                replaced += self._insert(db, artifact)
                 db.execute("UPDATE blobs SET ready = 1 WHERE digest = ?", (artifact.digest,))
                 if job is not None:
                     db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, artifact.key, now))
+            unused = self._retire(db, replaced)
+        self._remove_blobs(index, unused)
 
     def count_uses(self, index: Index, uses: Sequence[tuple[int, float, str, str, str]]) -> None:
         """Count uses. Each has a count, a time, and the key, kind and digest of an artifact."""
@@ -166,10 +170,24 @@ class Transactions:
         if evicted := self._quota.make_room(index, size, what, name=name):
             self._evicted(evicted)
 
-    def _insert(self, db: sqlite3.Connection, new: Artifact) -> None:
+    def _insert(self, db: sqlite3.Connection, new: Artifact) -> list[str]:
+        """Add an artifact. Returns what `insert` does."""
         insert_environment(db, new.environment.digest, new.environment.to_json())
         row = (new.key, new.kind, new.environment.digest, as_json(new.requirements), new.digest, new.size)
-        self._quota.forget_blobs(db, insert(db, *row, new.created, new.host, new.seconds))
+        return insert(db, *row, new.created, new.host, new.seconds)
+
+    def _retire(self, db: sqlite3.Connection, digests: Sequence[str]) -> list[str]:
+        """Mark blobs that were replaced as incomplete, and return those that no artifact refers to. They are removed
+        after the transaction: a process that is killed before its end has replaced nothing."""
+        used = "SELECT 1 FROM artifacts WHERE digest = ?"
+        unused = [digest for digest in dict.fromkeys(digests) if not db.execute(used, (digest,)).fetchone()]
+        db.executemany("UPDATE blobs SET ready = 0 WHERE digest = ?", [(digest,) for digest in unused])
+        return unused
+
+    def _remove_blobs(self, index: Index, digests: list[str]) -> None:
+        if digests:
+            with index.transaction() as db:
+                self._quota.forget_blobs(db, digests)
 
     def _store_blob(self, index: Index, digest: str, content: bytes, what: str) -> None:
         """Reserve the bytes of a blob, then write its file."""
