@@ -185,8 +185,9 @@ class Transactions:
         return unused
 
     def _remove_blobs(self, index: Index, digests: list[str]) -> None:
+        """Remove what `_retire` returned. What the disk refuses to remove now is removed before the next change."""
         if digests:
-            with index.transaction() as db:
+            with suppress(OSError), index.transaction() as db:
                 self._quota.forget_blobs(db, digests)
 
     def _store_blob(self, index: Index, digest: str, content: bytes, what: str) -> None:
