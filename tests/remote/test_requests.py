@@ -111,3 +111,14 @@ def test_an_interrupt_at_any_time() -> None:
         signal.setitimer(signal.ITIMER_REAL, *timer)
     assert interrupts == len(started)
     assert "warmstore-remote" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_result_that_comes_after_the_end(requests: Requests) -> None:
+    """A thread of obstore delivers it though the request was cancelled, and prints what the loop raises."""
+
+    async def running_loop() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    loop = requests.run(running_loop())
+    requests.close()
+    loop.call_soon_threadsafe(pytest.fail, "it is called")

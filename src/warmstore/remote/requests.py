@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextvars import Context
 from multiprocessing import util
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from warmstore.errors import RemoteUnavailable
 from warmstore.storage.interrupts import uninterrupted
@@ -17,6 +18,7 @@ from warmstore.storage.lifecycle import Closeable
 from warmstore.storage.threads import Thread
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _LOOK = 0.5
 """Seconds of a wait: Python notices an interrupt that comes just before a wait begins when it ends."""
@@ -122,7 +124,7 @@ class Requests(Closeable):
             if _used.process != os.getpid():
                 _used.process = os.getpid()
                 util.Finalize(None, _wait_for_obstore, exitpriority=0)
-            loop = asyncio.new_event_loop()
+            loop = _Loop()
             thread = Thread(target=_serve, args=(loop,), name="warmstore-remote", daemon=True)
             try:
                 thread.start()
@@ -181,6 +183,21 @@ def _wait_for_obstore() -> None:
     """
     if os.getpid() == _used.process:
         time.sleep(_PAUSE)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that, once it is closed, ignores the results of cancelled requests, which obstore's threads may
+    still have in hand. obstore prints the error that other loops raise."""
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        try:
+            return super().call_soon_threadsafe(callback, *args, context=context)
+        except RuntimeError:
+            if not self.is_closed():
+                raise
+            return asyncio.Handle(callback, args, self, context)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
