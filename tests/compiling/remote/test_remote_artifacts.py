@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,39 @@ def test_what_one_host_made_another_has(remote: Path, tmp_path: Path) -> None:
     assert found is not None
     assert (found.environment, found.requirements) == (HERE, {})
     assert len(manifests(remote)) == 1, "what is there already is not published again"
+
+
+def test_a_host_that_is_closed_while_it_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that ends a moment after it has compiled: the manifest is not left out."""
+    with host(tmp_path / "first", tmp_path / "remote") as first:
+        sign = first.tier._sign
+
+        def sign_at_the_end(*arguments: Any) -> None:
+            while not first.tier._closing:
+                time.sleep(0.001)
+            sign(*arguments)
+
+        monkeypatch.setattr(first.tier, "_sign", sign_at_the_end)
+        first.make(*NUMBERS)
+        while first.tier._offered:
+            time.sleep(0.001)
+    with host(tmp_path / "second", tmp_path / "remote") as second:
+        assert all(second.has(number) for number in NUMBERS)
+
+
+def test_what_is_compiled_to_other_bytes_takes_the_place_of_a_damaged_blob(remote: Path, tmp_path: Path) -> None:
+    for blob in (remote / "compiled/2/blobs").rglob("*"):
+        if blob.is_file():
+            blob.write_bytes(b"damaged")
+    with host(tmp_path / "second", remote) as second:
+        assert not second.has(0)
+        second.tier.offer(second.store.put("k/0", "cpp.so", b"other bytes", environment=HERE, job="job"))
+    with host(tmp_path / "third", remote) as third:
+        assert third.tier.fetch("k/0")
+        found = third.find(0)
+        assert found is not None
+        assert third.store.read(found) == b"other bytes"
+        assert not third.has(1)
 
 
 def test_a_job_is_fetched_ahead_and_other_things_when_they_are_missed(remote: Path, tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ class RemoteArtifacts:
         self._bad: set[str] = set()
         self._lock = threading.Lock()
         self._offered: dict[str, Artifact] = {}
+        self._publishing: dict[str, Artifact] = {}  # of those, what the thread publishes now
         self._changed = threading.Condition()
         self._closing = False
         self._ended = threading.Event()
@@ -281,7 +282,8 @@ class RemoteArtifacts:
             self.offer(artifact)
         with self._changed:
             self._closing = True
-            size = sum(artifact.size for artifact in self._offered.values() if self._is_new(artifact))
+            waiting = [*self._offered.values(), *self._publishing.values()]
+            size = sum(artifact.size for artifact in waiting if self._is_new(artifact))
             self._changed.notify()
         if size and not self.objects.breaker.is_open:
             self.budget.allow(size / _SENT)
@@ -299,7 +301,7 @@ class RemoteArtifacts:
         index = self._index
         if index is None:
             return True
-        return not index.has(artifact) or artifact.digest in self._bad or artifact.key not in index.jobs[self._job]
+        return not index.has(artifact, self._bad) or artifact.key not in index.jobs[self._job]
 
     # The thread
 
@@ -354,18 +356,18 @@ class RemoteArtifacts:
     def _publish(self) -> None:
         """Publish the offered artifacts: first their blobs, then a manifest that names them."""
         with self._changed:
-            offered, self._offered = self._offered, {}
-        if self._index is None or not self._can_sign:
-            return
-        new = [artifact for artifact in offered.values() if self._is_new(artifact)]
-        if not new:
-            return
+            self._publishing, self._offered = self._offered, {}
         try:
-            sent = self.objects.run(self.objects.each(self._send, new))
-            self._sign(list(compress(new, sent)), self._index)
+            if self._index is not None and self._can_sign:
+                new = [artifact for artifact in self._publishing.values() if self._is_new(artifact)]
+                sent = self.objects.run(self.objects.each(self._send, new)) if new else []
+                if any(sent):
+                    self._sign(list(compress(new, sent)), self._index)
         except (OSError, ValueError) as error:
             self._complain("new artifacts are not published; the next run tries again", error)
             self._store.count("remote failed")
+        finally:
+            self._publishing = {}
 
     async def _send(self, artifact: Artifact) -> bool:
         """Send the blob of an artifact. Returns whether the remote has it now."""
@@ -374,7 +376,7 @@ class RemoteArtifacts:
         except (Damaged, NoArtifact):
             return False
         fresh = artifact.digest not in self._bad
-        if not fresh or self._index is None or not self._index.has(artifact):
+        if self._index is None or not self._index.has(artifact, self._bad):
             if await self.objects.put_async(blob_name(artifact.digest), data, create=fresh):
                 self._store.count("remote put")
             self.budget.flowed(0)
@@ -382,7 +384,7 @@ class RemoteArtifacts:
 
     def _sign(self, new: list[Artifact], known: RemoteIndex) -> None:
         """Publish a manifest that adds these artifacts, and lists them under the job."""
-        added = [artifact for artifact in new if not known.has(artifact) or artifact.digest in self._bad]
+        added = [artifact for artifact in new if not known.has(artifact, self._bad)]
         jobs = {self._job: sorted({artifact.key for artifact in new})}
         manifest = SignedManifest(self._namespace, added, jobs)
         found = self.objects.run(self._load())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from operator import attrgetter
 
 from warmstore.compiling.artifact import Artifact
@@ -39,9 +39,11 @@ class RemoteIndex:
         """The best usable artifact of each key that a job used."""
         return self._best(self.jobs.get(name, ()), environment)
 
-    def has(self, artifact: Artifact) -> bool:
-        """Whether an artifact of the same key, kind, environment and requirements is published."""
-        return _identity(artifact) in map(_identity, self._artifacts.get(artifact.key, ()))
+    def has(self, artifact: Artifact, bad: Set[str]) -> bool:
+        """Whether an artifact of the same key, kind, environment and requirements is published, and its digest is none
+        of `bad`: what is compiled again need not have the same bytes."""
+        same = [known for known in self._artifacts.get(artifact.key, ()) if _identity(known) == _identity(artifact)]
+        return any(known.digest not in bad for known in same)
 
     def _best(self, keys: Iterable[str], environment: Environment) -> list[Artifact]:
         found = (choose(self._artifacts.get(key, ()), environment)[0] for key in keys)
