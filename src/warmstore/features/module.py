@@ -185,7 +185,8 @@ class CachedModule(nn.Module):
         except _OtherVersionError:  # the program changed something that the quick check misses
             return self._call(args, kwargs, cache_ids)
         except BaseException:
-            session.version.unbind()  # the program may change the module and try again
+            if session is self.cache._session:  # every other version is that of its fingerprint
+                session.version.unbind()  # the program may change the module and try again
             raise
 
     def _served(self, last: _Hit, args: tuple[Any, ...], kwargs: dict[str, Any], cache_ids: Any) -> Any:

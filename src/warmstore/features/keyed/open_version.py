@@ -74,8 +74,7 @@ class OpenVersion:
     """An open version. Safe to use from several threads: `lock` is held while the store opens or the folder changes.
 
     reader: reads the store; None without a store. schema: the schema of outputs; None until stored or accepted outputs
-    fix it. settled: whether the dimensions of samples in outputs are known. roles: the roles of the bound module's
-    arguments.
+    fix it. settled: whether the dimensions of samples in outputs are known. roles: of the bound module's arguments.
 
     Args:
         id: the id of the cache.
@@ -149,6 +148,8 @@ class OpenVersion:
             if self.reader is None and self.schema is None and not len(self.blocks):
                 self.module_fingerprint = None
                 self.unbound += 1
+                if self.path != self.folder / self.name:  # it is in the folder of that module
+                    self.move(self.folder / self.name)
 
     def check_fingerprint(self, known: Fingerprint, fingerprint: Fingerprint) -> None:
         """Raise StaleCache if two fingerprints differ, unless versions="ignore"."""
