@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,26 @@ def test_a_cache_that_another_process_has_begun_there(tmp_path: Path) -> None:
             check(ws.CachedModule(Counting(), other), other, [5, 4, 3, 2, 1, 6, 7], computed=7)
         check(cached, cache, [0, 1, 2, 3, 4, 5, 6, 7], computed=1)
         check(cached, cache, [7, 0], computed=0)
+
+
+OPERATIONS: list[Callable[[ws.FeatureCache], Any]] = [
+    lambda cache: cache.rebalance(progress=False),
+    ws.FeatureCache.clear,
+    lambda cache: cache.__delitem__(0),
+    lambda cache: cache.push(cache.path.parent.parent / "remote"),
+]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_operations_on_a_removed_folder(tmp_path: Path, operation: Callable[[ws.FeatureCache], Any]) -> None:
+    """They were FileNotFoundErrors."""
+    with ws.FeatureCache(tmp_path / "caches", "features") as cache:
+        cached = ws.CachedModule(Counting(), cache)
+        check(cached, cache, [0, 1], computed=2)
+        cache.flush()
+        shutil.rmtree(tmp_path / "caches")
+        operation(cache)
+        check(cached, cache, [0, 1], computed=2)
 
 
 def test_nothing_is_said_of_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -271,6 +271,14 @@ class OpenVersion:
             self._leave_removed()
             return self.find_store() if self.reader is None else self.reader.keyed.see_others()
 
+    def _found(self) -> CacheReader | None:
+        """The reader of the store in the folder; None if there is none, or not any more."""
+        with self.lock:
+            self._leave_removed()
+            if self.reader is None:
+                self.find_store()
+            return self.reader
+
     def _leave_removed(self) -> None:
         """Leave a store that somebody has removed from its folder. It stays open, as in `move`."""
         reader = self.reader
@@ -319,8 +327,7 @@ class OpenVersion:
     def created(self) -> CacheReader:
         """The reader of the store, which is created if there is none. The schema must be known."""
         with self.lock:
-            self._leave_removed()
-            return self.reader or self._create_store()
+            return self._found() or self._create_store()
 
     def commit(self, blocks: Sequence[Block]) -> None:
         """Commit blocks to the store. Those that it accepted or refused before a commit failed are not passed again."""
@@ -338,11 +345,10 @@ class OpenVersion:
         """Delete the samples with these keys, which are cached."""
         self._check_removable()
         self.flush()
-        with self.lock:
-            reader = self.reader
-        assert reader is not None
-        with self._replacing(reader.keyed, [keys]):
-            reader.keyed.delete(keys)
+        reader = self._found()
+        if reader is not None:  # else they are gone with the folder
+            with self._replacing(reader.keyed, [keys]):
+                reader.keyed.delete(keys)
 
     @contextlib.contextmanager
     def _replacing(self, keyed: IndexedStore, added: Sequence[Keys]) -> Iterator[None]:
@@ -366,11 +372,9 @@ class OpenVersion:
         """Delete all samples."""
         self._check_removable()
         self.flush()
-        with self.lock:
-            if self.reader is None and not self.find_store():
-                return
-            reader = self.reader
-        assert reader is not None
+        reader = self._found()
+        if reader is None:
+            return
         with reader.store._editing(), contextlib.nullcontext() if self.quota is None else self.quota.reserve(0):
             reader.keyed.clear()
 
@@ -385,11 +389,9 @@ class OpenVersion:
 
     def rebalance(self, progress: bool | None) -> Utilisation:
         """See `FeatureCache.rebalance`."""
-        with self.lock:
-            if self.reader is None and not self.find_store():
-                return Utilisation(0, 0, 0, 0)
-            reader = self.reader
-        assert reader is not None
+        reader = self._found()
+        if reader is None:
+            return Utilisation(0, 0, 0, 0)
         utilisation = rebalance(reader.keyed, self.quota, progress)
         self.see_others()
         return utilisation
@@ -405,14 +407,11 @@ class OpenVersion:
         """Commit all pending blocks and seal this process's chunk. Returns the store; None without one."""
         self.flush()
         with self.lock:
-            if self.reader is None and not self.find_store():
-                return None
-            assert self.reader is not None
-            store = self.reader.store
-            if store.mode == "a":
-                with store._session.lock:
-                    store._session.generation.seal()
-            return store
+            reader = self._found()
+            if reader is not None and reader.store.mode == "a":
+                with reader.store._session.lock:
+                    reader.store._session.generation.seal()
+            return None if reader is None else reader.store
 
     # Closing
 
