@@ -1,5 +1,6 @@
 """Feature caches whose folder is removed while they are open, as by `rm -rf` beside a notebook."""
 
+import gc
 import logging
 import shutil
 from collections.abc import Callable
@@ -91,3 +92,17 @@ def test_nothing_is_said_of_the_end(tmp_path: Path, caplog: pytest.LogCaptureFix
         shutil.rmtree(tmp_path / "features")
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_said_of_what_others_had_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Batches of another process were said to be missing or damaged, when the store was left."""
+    with ws.FeatureCache(tmp_path, "features") as cache, ws.FeatureCache(tmp_path, "features") as other:
+        for one, ids in ((cache, [0, 1]), (other, [2, 3])):
+            check(ws.CachedModule(Counting(), one), one, ids, computed=2)
+            one.flush()
+        shutil.rmtree(tmp_path / "features")
+        check(ws.CachedModule(Counting(), cache), cache, [4], computed=1)
+        gc.collect()
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2
+    assert all("was removed while it was open" in message for message in messages)

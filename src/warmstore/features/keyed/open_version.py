@@ -285,6 +285,7 @@ class OpenVersion:
         if reader is None or self.remote is not None or not reader.keyed.is_gone():
             return
         self.module_fingerprint, self.roles = self.fingerprint, self.roles or self.stored_roles
+        reader.store.mode = "r"  # so that it is closed without looking for what others have written
         reader.store._reclaim()
         self.reader, self._accepted = None, 0
 
