@@ -85,6 +85,18 @@ def test_operations_on_a_removed_folder(tmp_path: Path, operation: Callable[[ws.
         check(cached, cache, [0, 1], computed=2)
 
 
+def test_a_fill_stores_what_was_removed(tmp_path: Path) -> None:
+    """It found the samples in the store that was open, and left the folder without them."""
+    loader = [(INPUTS[:4], [0, 1, 2, 3]), (INPUTS[4:], list(range(4, 20)))]
+    with ws.FeatureCache(tmp_path, "features") as cache:
+        cached = ws.CachedModule(Counting(), cache)
+        assert cache.fill(cached, loader) == ws.FillResult(2, 20, 0)
+        shutil.rmtree(tmp_path / "features")
+        assert cache.fill(cached, loader) == ws.FillResult(2, 20, 0)
+    with ws.FeatureCache(tmp_path, "features") as cache:
+        assert cache.fill(Counting(), loader) == ws.FillResult(2, 0, 20)
+
+
 def test_nothing_is_said_of_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with ws.FeatureCache(tmp_path, "features") as cache:
         check(ws.CachedModule(Counting(), cache), cache, [0, 1], computed=2)

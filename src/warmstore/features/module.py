@@ -317,6 +317,8 @@ class CachedModule(nn.Module):
         """The number of samples that a call would return, and of those it would compute. Reads and computes nothing."""
         keys = as_keys(self._ids(cache_ids, args, kwargs))
         session = self._session_of(*args, cache_ids=cache_ids, **kwargs)
+        if session is not None:
+            session.version.see_others()  # what was in a folder that is removed is not on the disk
         missing = np.arange(len(keys)) if session is None else session.missing(keys)
         return len(keys), len(keys.take(missing).distinct()[0])
 
