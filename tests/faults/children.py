@@ -9,6 +9,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,11 @@ def in_child(work: Callable[[Callable[[Any], None]], None], user: int | None = N
 
     What the child says is not lost when it is killed. It ends without any exit handlers, like a killed one.
     """
+    return begun(work, user)()
+
+
+def begun(work: Callable[[Callable[[Any], None]], None], user: int | None = None) -> Callable[[], Ended]:
+    """`in_child` for a child that runs beside this process, until what is returned is called."""
     with _forking:  # else a child of another thread would have this one's pipe too, and keep it from ending
         reading, writing = os.pipe()
         with warnings.catch_warnings():
@@ -100,6 +106,10 @@ def in_child(work: Callable[[Callable[[Any], None]], None], user: int | None = N
             _forking.release()  # a child may have children
             _run(work, writing, user)
         os.close(writing)
+    return partial(_ended, child, reading)
+
+
+def _ended(child: int, reading: int) -> Ended:
     with open(reading, "rb") as pipe:
         told = []
         while True:

@@ -1,5 +1,6 @@
 """A cache as a mapping: what users of a dict expect of ids, single samples, deletion and clearing."""
 
+import threading
 import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +10,10 @@ import pytest
 import torch
 
 import warmstore as ws
+from warmstore.features.keyed.cache_reader import CacheReader
+from warmstore.records.index.key_index import KeyIndex
 from warmstore.records.index.sample_keys import as_keys
+from warmstore.records.keyed_store import IndexedStore
 
 
 class Out(NamedTuple):
@@ -95,6 +99,34 @@ class TestReading:
             assert (value == value_of(1)).all()
             value[:] = -1
             cache.flush()
+
+
+MOMENTS: list[tuple[type, str]] = [(KeyIndex, "lookup"), (IndexedStore, "find"), (CacheReader, "values")]
+
+
+@pytest.mark.parametrize(("kind", "name"), MOMENTS)
+@pytest.mark.parametrize("is_before", [True, False])
+@pytest.mark.parametrize("look", [lambda cache: cache[3], lambda cache: value_of(3) * (3 in cache)])
+def test_another_thread_rebalances_meanwhile(
+    cache: Any, monkeypatch: pytest.MonkeyPatch, kind: type, name: str, is_before: bool, look: Any
+) -> None:
+    """The row that was found is that of another sample then; the sample was said to be missing."""
+    for given in (0, 1, 2, 0, 1, 2, 3, 4):
+        put(cache, given)
+        cache.flush()
+    real = getattr(kind, name)
+
+    def meanwhile(self: Any, *arguments: Any) -> Any:
+        monkeypatch.undo()
+        found = None if is_before else real(self, *arguments)
+        thread = threading.Thread(target=cache.rebalance)
+        thread.start()
+        thread.join()
+        return real(self, *arguments) if is_before else found
+
+    cache._session.version.reader.read_all = lambda keys: None  # it is not certain of the rows
+    monkeypatch.setattr(kind, name, meanwhile)
+    assert (look(cache) == value_of(3)).all()
 
 
 class TestIds:

@@ -1,7 +1,9 @@
 """Feature caches whose folder is removed while they are open, as by `rm -rf` beside a notebook."""
 
+import gc
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,38 @@ def test_a_cache_that_another_process_has_begun_there(tmp_path: Path) -> None:
         check(cached, cache, [7, 0], computed=0)
 
 
+OPERATIONS: list[Callable[[ws.FeatureCache], Any]] = [
+    lambda cache: cache.rebalance(progress=False),
+    ws.FeatureCache.clear,
+    lambda cache: cache.__delitem__(0),
+    lambda cache: cache.push(cache.path.parent.parent / "remote"),
+]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_operations_on_a_removed_folder(tmp_path: Path, operation: Callable[[ws.FeatureCache], Any]) -> None:
+    """They were FileNotFoundErrors."""
+    with ws.FeatureCache(tmp_path / "caches", "features") as cache:
+        cached = ws.CachedModule(Counting(), cache)
+        check(cached, cache, [0, 1], computed=2)
+        cache.flush()
+        shutil.rmtree(tmp_path / "caches")
+        operation(cache)
+        check(cached, cache, [0, 1], computed=2)
+
+
+def test_a_fill_stores_what_was_removed(tmp_path: Path) -> None:
+    """It found the samples in the store that was open, and left the folder without them."""
+    loader = [(INPUTS[:4], [0, 1, 2, 3]), (INPUTS[4:], list(range(4, 20)))]
+    with ws.FeatureCache(tmp_path, "features") as cache:
+        cached = ws.CachedModule(Counting(), cache)
+        assert cache.fill(cached, loader) == ws.FillResult(2, 20, 0)
+        shutil.rmtree(tmp_path / "features")
+        assert cache.fill(cached, loader) == ws.FillResult(2, 20, 0)
+    with ws.FeatureCache(tmp_path, "features") as cache:
+        assert cache.fill(Counting(), loader) == ws.FillResult(2, 0, 20)
+
+
 def test_nothing_is_said_of_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with ws.FeatureCache(tmp_path, "features") as cache:
         check(ws.CachedModule(Counting(), cache), cache, [0, 1], computed=2)
@@ -70,3 +104,17 @@ def test_nothing_is_said_of_the_end(tmp_path: Path, caplog: pytest.LogCaptureFix
         shutil.rmtree(tmp_path / "features")
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_said_of_what_others_had_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Batches of another process were said to be missing or damaged, when the store was left."""
+    with ws.FeatureCache(tmp_path, "features") as cache, ws.FeatureCache(tmp_path, "features") as other:
+        for one, ids in ((cache, [0, 1]), (other, [2, 3])):
+            check(ws.CachedModule(Counting(), one), one, ids, computed=2)
+            one.flush()
+        shutil.rmtree(tmp_path / "features")
+        check(ws.CachedModule(Counting(), cache), cache, [4], computed=1)
+        gc.collect()
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2
+    assert all("was removed while it was open" in message for message in messages)

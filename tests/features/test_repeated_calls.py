@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tests.faults.seam import Calling
 from tests.slow import thinned
 from torch import nn
 
@@ -167,3 +168,15 @@ def test_another_cache_is_used_from_the_next_call_on(features, module, tmp_path)
         before.close()
         features(X[:8], cache_ids=np.arange(8))
         assert len(features.cache) == 8
+
+
+def test_a_module_that_changes_while_its_samples_are_looked_up(features, module, tmp_path):
+    """As another thread may change it: the next call took the samples of before for those of the changed module."""
+    files = Calling()
+    with ws.FeatureCache(tmp_path, "c", versions="new", files=files) as cache:
+        again = ws.CachedModule(module, cache)
+        cache.put_batch([99], X[:1])  # is committed before the samples are looked up
+        files.check = lambda: module.weight.fill_(5)
+        again(X[:6], cache_ids=np.arange(6))
+        files.check = None
+        assert torch.equal(again(X[:6], cache_ids=np.arange(6)), X[:6] * 5)

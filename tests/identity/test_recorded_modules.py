@@ -246,6 +246,36 @@ def test_what_changes_while_a_thread_calls_is_memory_whoever_looks():
     assert one.refresh() == before
 
 
+class Last:
+    """An attribute that is read after the others."""
+
+    def __init__(self):
+        self.meanwhile = []
+
+    def __identity__(self):
+        while self.meanwhile:
+            self.meanwhile.pop()()
+        return "last"
+
+
+def test_what_a_call_changes_while_the_end_of_another_is_looked_at_is_memory():
+    """It was the program's change from then on, of which nobody knew: the module had another identity."""
+    model = Remembering()
+    model.z = Last()
+    one = recorded(model)
+    before = one.identity
+    call(one, model)
+    with one.calling():
+        with one.calling():
+            model.memo["one"] = 1
+            model.z.meanwhile.append(lambda: model.memo.update(other=2))
+        assert model.memo["other"] == 2
+    assert one.refresh() == before
+    assert one.refresh(again=True) == before
+    model.memo["program"] = 3
+    assert one.refresh() != before
+
+
 @pytest.mark.forks
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 def test_a_forked_child_does_not_wait_for_threads_of_its_parent():

@@ -170,7 +170,8 @@ class CachedModule(nn.Module):
                 "CachedModule(batch_args=)",
             )
             return self._compute_only(arguments)
-        session = self._bind(arguments)
+        identity = self._current.identity()
+        session = self._bind(arguments, identity)
         device = self._device or where or _device_of(self.module)
         values, missing = session.fetch(keys)
         if self._out_dims is not UNSET:
@@ -178,14 +179,15 @@ class CachedModule(nn.Module):
         if not len(missing) and session.serves(len(keys)):
             is_plain = self._out_dims is UNSET and not kwargs and _is_one_tensor(args)
             if where is not None and is_plain and not arguments.fixed():  # `batch_args` may say it is a setting
-                self._last = self.cache, session, self._current.identity(), where, _autocast(where), device
+                self._last = self.cache, session, identity, where, _autocast(where), device
             return session.assemble(values, device)
         try:
             return self._fill(session, arguments, keys, values, missing, device)
         except _OtherVersionError:  # the program changed something that the quick check misses
             return self._call(args, kwargs, cache_ids)
         except BaseException:
-            session.version.unbind()  # the program may change the module and try again
+            if session is self.cache._session:  # every other version is that of its fingerprint
+                session.version.unbind()  # the program may change the module and try again
             raise
 
     def _served(self, last: _Hit, args: tuple[Any, ...], kwargs: dict[str, Any], cache_ids: Any) -> Any:
@@ -316,6 +318,8 @@ class CachedModule(nn.Module):
         """The number of samples that a call would return, and of those it would compute. Reads and computes nothing."""
         keys = as_keys(self._ids(cache_ids, args, kwargs))
         session = self._session_of(*args, cache_ids=cache_ids, **kwargs)
+        if session is not None:
+            session.version.see_others()  # what was in a folder that is removed is not on the disk
         missing = np.arange(len(keys)) if session is None else session.missing(keys)
         return len(keys), len(keys.take(missing).distinct()[0])
 
@@ -361,8 +365,8 @@ class CachedModule(nn.Module):
             "'cache_ids', or give CachedModule a key_from_batch function"
         )
 
-    def _bind(self, arguments: Arguments) -> CacheSession:
-        identity = self._current.identity()
+    def _bind(self, arguments: Arguments, identity: Identity | None = None) -> CacheSession:
+        identity = identity or self._current.identity()
         fixed = {**arguments.fixed(self._names), **self._select.settings}
         autocast = _autocast(arguments.device() or _device_of(self.module))
         texts = [self._settings.text(name, value) for name, value in fixed.items()]

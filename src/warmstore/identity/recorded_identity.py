@@ -100,7 +100,7 @@ class RecordedIdentity:
             is_first = not self.effects.was_called
             if is_first and self._watch.seconds < _BRIEF:
                 self._watch.forget(arrays_only=True)
-            elif not self._watch.has_moved(exactly=self._is_strict or is_first):
+            elif self._is_current and not self._watch.has_moved(exactly=self._is_strict or is_first):
                 self.effects.was_called = True
                 return False
             last = self.effects.current
@@ -128,7 +128,7 @@ class RecordedIdentity:
             now = self._walked()
         if self.effects.learn(now, weights_too=not self._is_strict):
             self._settle(now)
-        self._is_current = True
+        self._is_current = len(self.effects.running) < 2  # other calls may have changed what the walk had read before
         return now
 
     def _walked(self) -> WalkResult:

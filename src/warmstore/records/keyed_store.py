@@ -11,7 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import final
+from typing import TypeVar, final
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from warmstore.storage.reading_lease import ReadingLease
 
 _log = logging.getLogger("warmstore")
 
+_Found = TypeVar("_Found")
 _AT_ONCE = 1 << 20  # rows whose keys are read together
 MISSING, DAMAGED = -1, -2
 """In place of a row: no row has the key, or the row that should have it is damaged. Row numbers are larger."""
@@ -110,13 +111,25 @@ class IndexedStore(KeyedStore):
 
         A row without values says that its key was deleted.
         """
-        found = self.find_last(keys)
-        found[_are_deleted(self.store, self.key, found)] = MISSING
-        return found
+
+        def look(index: KeyIndex) -> Int64:
+            found = _confirmed(self.store, self.key, keys, index.lookup(keys))
+            found[_are_deleted(self.store, self.key, found)] = MISSING
+            return found
+
+        return self._in_one_generation(look)
 
     def find_last(self, keys: Keys) -> Int64:
         """`find`, with the rows of deleted keys, too."""
-        return _confirmed(self.store, self.key, keys, self.index.lookup(keys))
+        return self._in_one_generation(lambda index: _confirmed(self.store, self.key, keys, index.lookup(keys)))
+
+    def _in_one_generation(self, look: Callable[[KeyIndex], _Found]) -> _Found:
+        """What a search finds in rows of one generation: another thread may follow a rebalance meanwhile."""
+        while True:
+            index, generation = self.index, self.store._session.generation
+            found = look(index)
+            if self.index is index and self.store._session.generation is generation:
+                return found
 
     def latest(self, rows: Int64) -> Bools:
         """Which of some committed rows are undamaged and the last ones of their keys: bool [n]."""
@@ -130,8 +143,12 @@ class IndexedStore(KeyedStore):
     def live(self, first: int, last: int) -> Keys:
         """The keys whose row is one of the committed rows [first, last), in order."""
         self.catch_up()  # as `latest` does
-        keys, rows = _present_keys(self.store, self.key, first, last)
-        return keys.take(self.find(keys) == rows)
+
+        def look(index: KeyIndex) -> Keys:
+            keys, rows = _present_keys(self.store, self.key, first, last)
+            return keys.take(self.find(keys) == rows)
+
+        return self._in_one_generation(look)
 
     def has_replaced(self) -> bool:
         """Whether a row in a chunk of this store's own has a key that was deleted later, or has another value now.
@@ -225,14 +242,14 @@ class IndexedStore(KeyedStore):
 
     def see_others(self) -> bool:
         """`refresh`; returns whether there were other rows, or rows that the index did not cover."""
-        covered, before = self.index.covered, self._state
+        covered, before = self.index.covered, self.state
         self.store.refresh()
         rows = self.store._snapshot.rows
         if covered > rows and self.store.mode == "a":
             self.catch_up()
             self.index.start_over(rows)  # a writer whose disk failed removed rows that the index has
         self.catch_up()
-        return self._state != before or self.index.covered != covered
+        return self.state != before
 
     def is_gone(self) -> bool:
         """Whether the folder does not have this store any more: somebody has removed it, and perhaps made another one
@@ -255,10 +272,11 @@ class IndexedStore(KeyedStore):
         return is_gone
 
     @property
-    def _state(self) -> tuple[int, int]:
-        """The generation and its rows: a generation may have as many rows as the one before."""
-        generation = self.store._session.generation
-        return generation.manifest.generation, generation.snapshot.rows
+    def state(self) -> tuple[int, int, int, int]:
+        """A value that changes when lookups may find more: the generation of the rows, which may have as many as the
+        one before, and that of the index, and how many rows each has."""
+        generation, index = self.store._session.generation, self.index
+        return generation.manifest.generation, generation.snapshot.rows, index.generation, index.covered
 
     def extend(self, keys: Keys, rows: dict[str, EncodedRows]) -> None:
         """Add rows, which are pending until `flush`."""

@@ -30,8 +30,18 @@ class Scale(nn.Module):
         return (x * self.factor) ** power
 
 
+class Root(Scale):
+    """Fails for negative inputs."""
+
+    def forward(self, x):
+        if (x < 0).any():
+            raise ValueError("negative")
+        return super().forward(x).sqrt()
+
+
 def wrap(folder, factor, **options):
-    return ws.CachedModule(Scale(factor), ws.FeatureCache(folder, "id", **{"versions": "new", **options}))
+    module = factor if isinstance(factor, nn.Module) else Scale(factor)
+    return ws.CachedModule(module, ws.FeatureCache(folder, "id", **{"versions": "new", **options}))
 
 
 def folders(folder):
@@ -123,6 +133,30 @@ class TestAfterWrapping:
             assert torch.equal(one(X, cache_ids=IDS), X * 2)
             assert torch.equal(other(X, cache_ids=IDS), X * 3)
         assert (one.module.rows, other.module.rows) == (4, 4)
+
+    def test_a_first_call_that_fails(self, tmp_path):
+        """Its version was then taken for that of any module, and its outputs went into the folder of the other one."""
+        with ws.FeatureCache(tmp_path, "id", versions="new") as cache:
+            one, other = (ws.CachedModule(Root(factor), cache) for factor in (2, 3))
+            one(X, cache_ids=IDS)
+            with pytest.raises(ValueError, match="negative"):
+                other(-X, cache_ids=IDS)
+            other(X, cache_ids=IDS)
+        for factor in (2, 3):
+            module = wrap(tmp_path, Root(factor))
+            assert torch.equal(module(X, cache_ids=IDS), (X * factor).sqrt())
+            assert module.module.rows == 0
+
+    def test_a_first_call_that_fails_beside_another_version(self, tmp_path):
+        """The next module was stored in the folder of the one that had failed, which could not be used any more."""
+        wrap(tmp_path, Root(2))(X, cache_ids=IDS)
+        with ws.FeatureCache(tmp_path, "id", versions="new") as cache:
+            with pytest.raises(ValueError, match="negative"):
+                ws.CachedModule(Root(3), cache)(-X, cache_ids=IDS)
+            assert torch.equal(ws.CachedModule(Root(4), cache)(X, cache_ids=IDS), (X * 4).sqrt())
+        for factor in (2, 3, 4):
+            module = wrap(tmp_path, Root(factor))
+            assert torch.equal(module(X, cache_ids=IDS), (X * factor).sqrt())
 
     @pytest.mark.parametrize("copied", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
     def test_copies_bind_for_themselves(self, tmp_path, copied):

@@ -159,6 +159,9 @@ class CacheSession:
         if reader is not None and len(stored):
             values, bad, damaged = reader.values(keys.take(stored), rows[stored])
             if bad is not None:
+                again = self._find(keys, pending) if damaged < np.count_nonzero(bad) else rows
+                if (again != rows).any():  # a rebalance has given them other rows since they were found
+                    return self._fetch_some(keys, again, pending, began)
                 self._count_damaged(damaged)
                 stored = stored[~bad]
                 values = {path: select(value, ~bad) for path, value in values.items()}
@@ -200,9 +203,11 @@ class CacheSession:
                 reader, unknown = version.reader, wanted
                 rows[:] = MISSING
             assert reader is not None
+            before = reader.keyed.state
             rows[unknown] = reader.keyed.find(keys.take(unknown))
             unknown = unknown[rows[unknown] < 0]
-            has_new_rows = bool(len(unknown)) and version.see_others()
+            # Another thread may have seen the new rows.
+            has_new_rows = bool(len(unknown)) and (version.see_others() or reader.keyed.state != before)
         if version.reader is not reader:
             rows[:] = MISSING
         self._count_damaged(int((rows == DAMAGED).sum()))

@@ -74,8 +74,7 @@ class OpenVersion:
     """An open version. Safe to use from several threads: `lock` is held while the store opens or the folder changes.
 
     reader: reads the store; None without a store. schema: the schema of outputs; None until stored or accepted outputs
-    fix it. settled: whether the dimensions of samples in outputs are known. roles: the roles of the bound module's
-    arguments.
+    fix it. settled: whether the dimensions of samples in outputs are known. roles: of the bound module's arguments.
 
     Args:
         id: the id of the cache.
@@ -149,6 +148,8 @@ class OpenVersion:
             if self.reader is None and self.schema is None and not len(self.blocks):
                 self.module_fingerprint = None
                 self.unbound += 1
+                if self.path != self.folder / self.name:  # it is in the folder of that module
+                    self.move(self.folder / self.name)
 
     def check_fingerprint(self, known: Fingerprint, fingerprint: Fingerprint) -> None:
         """Raise StaleCache if two fingerprints differ, unless versions="ignore"."""
@@ -270,12 +271,21 @@ class OpenVersion:
             self._leave_removed()
             return self.find_store() if self.reader is None else self.reader.keyed.see_others()
 
+    def _found(self) -> CacheReader | None:
+        """The reader of the store in the folder; None if there is none, or not any more."""
+        with self.lock:
+            self._leave_removed()
+            if self.reader is None:
+                self.find_store()
+            return self.reader
+
     def _leave_removed(self) -> None:
         """Leave a store that somebody has removed from its folder. It stays open, as in `move`."""
         reader = self.reader
         if reader is None or self.remote is not None or not reader.keyed.is_gone():
             return
         self.module_fingerprint, self.roles = self.fingerprint, self.roles or self.stored_roles
+        reader.store.mode = "r"  # so that it is closed without looking for what others have written
         reader.store._reclaim()
         self.reader, self._accepted = None, 0
 
@@ -318,8 +328,7 @@ class OpenVersion:
     def created(self) -> CacheReader:
         """The reader of the store, which is created if there is none. The schema must be known."""
         with self.lock:
-            self._leave_removed()
-            return self.reader or self._create_store()
+            return self._found() or self._create_store()
 
     def commit(self, blocks: Sequence[Block]) -> None:
         """Commit blocks to the store. Those that it accepted or refused before a commit failed are not passed again."""
@@ -337,11 +346,10 @@ class OpenVersion:
         """Delete the samples with these keys, which are cached."""
         self._check_removable()
         self.flush()
-        with self.lock:
-            reader = self.reader
-        assert reader is not None
-        with self._replacing(reader.keyed, [keys]):
-            reader.keyed.delete(keys)
+        reader = self._found()
+        if reader is not None:  # else they are gone with the folder
+            with self._replacing(reader.keyed, [keys]):
+                reader.keyed.delete(keys)
 
     @contextlib.contextmanager
     def _replacing(self, keyed: IndexedStore, added: Sequence[Keys]) -> Iterator[None]:
@@ -365,11 +373,9 @@ class OpenVersion:
         """Delete all samples."""
         self._check_removable()
         self.flush()
-        with self.lock:
-            if self.reader is None and not self.find_store():
-                return
-            reader = self.reader
-        assert reader is not None
+        reader = self._found()
+        if reader is None:
+            return
         with reader.store._editing(), contextlib.nullcontext() if self.quota is None else self.quota.reserve(0):
             reader.keyed.clear()
 
@@ -384,11 +390,9 @@ class OpenVersion:
 
     def rebalance(self, progress: bool | None) -> Utilisation:
         """See `FeatureCache.rebalance`."""
-        with self.lock:
-            if self.reader is None and not self.find_store():
-                return Utilisation(0, 0, 0, 0)
-            reader = self.reader
-        assert reader is not None
+        reader = self._found()
+        if reader is None:
+            return Utilisation(0, 0, 0, 0)
         utilisation = rebalance(reader.keyed, self.quota, progress)
         self.see_others()
         return utilisation
@@ -404,14 +408,11 @@ class OpenVersion:
         """Commit all pending blocks and seal this process's chunk. Returns the store; None without one."""
         self.flush()
         with self.lock:
-            if self.reader is None and not self.find_store():
-                return None
-            assert self.reader is not None
-            store = self.reader.store
-            if store.mode == "a":
-                with store._session.lock:
-                    store._session.generation.seal()
-            return store
+            reader = self._found()
+            if reader is not None and reader.store.mode == "a":
+                with reader.store._session.lock:
+                    reader.store._session.generation.seal()
+            return None if reader is None else reader.store
 
     # Closing
 
