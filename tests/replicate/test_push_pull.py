@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -200,6 +201,29 @@ def test_of_two_stores_that_are_first_pushed_at_once_one_is_refused(
         add(other, 50)
         assert other.push(url).chunks
     ws.RecordStore.clone(url, tmp_path / "c").close()
+    check(tmp_path / "c", tmp_path / "b")
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_of_two_copies_that_are_first_pushed_at_once_one_is_refused(
+    verify: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "a", 50).close()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    send = push._send
+    with ws.RecordStore.open(tmp_path / "a", "a") as one, ws.RecordStore.open(tmp_path / "b", "a") as other:
+
+        def other_first(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.setattr(push, "_send", send)
+            other.push(tmp_path / "remote")
+            return send(*arguments, **options)
+
+        add(one, 50)
+        other.delete([1])
+        monkeypatch.setattr(push, "_send", other_first)
+        with pytest.raises(Diverged, match="written to separately"):
+            one.push(tmp_path / "remote", verify=verify)
+    ws.RecordStore.clone(tmp_path / "remote", tmp_path / "c").close()
     check(tmp_path / "c", tmp_path / "b")
 
 

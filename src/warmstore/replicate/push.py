@@ -68,6 +68,8 @@ def push(
     """
     for _ in range(TRIES):
         local = Local.read(path, files)
+        # Before the heads: one that another process pushes afterwards has the number of this one's, which is refused.
+        last = last_sequence(objects, local.manifest.id) if verify else 0
         heads = read_heads(objects, mend=local.manifest.id if verify else None)
         entries = local.finished
         head = next((head for head in heads if head.manifest.id == local.manifest.id), None)
@@ -92,7 +94,7 @@ def push(
         if head is not None and (head.log, dict(head.chunks), head.manifest) == (log, chunks, local.manifest):
             write_note(path, objects, head, files)  # the process that sent the head may have died before its note
             return result
-        sequence = (last_sequence(objects, local.manifest.id) if head is None else head.sequence) + 1
+        sequence = (last if head is None else head.sequence) + 1
         name = head_name(objects, local.manifest.id, sequence)
         new_head = RemoteSnapshot(name, sequence, False, local.manifest, log, chunks, local.numbers)
         write_note(path, objects, new_head, files, coming=True)
