@@ -168,6 +168,31 @@ def test_copies_without_records_whose_fields_differ_are_refused(tmp_path: Path) 
         assert [*fresh.fields] == ["n", "text"]
 
 
+def test_annotations_of_several_copies_are_kept(tmp_path: Path) -> None:
+    def at_url() -> dict[str, Any]:
+        with ws.RecordStore.open((tmp_path / "remote").as_uri(), cache_dir=tmp_path / "cache") as lazy:
+            return lazy.metadata
+
+    with make(tmp_path / "a", 50) as store:
+        store.push(tmp_path / "remote")
+        ws.RecordStore.clone(tmp_path / "remote", tmp_path / "b").close()
+        assert at_url() == {}
+        store.annotate("mean", 1)
+        store.push(tmp_path / "remote")
+        assert at_url() == {"mean": 1}
+    with ws.RecordStore.open(tmp_path / "b", "a") as copy:
+        copy.annotate("mean", 2)
+        copy.annotate("deviation", 3)
+        add(copy, 50)
+        copy.push(tmp_path / "remote")
+        assert at_url() == {"mean": 1, "deviation": 3}
+        copy.pull(tmp_path / "remote")
+    for name in ("a", "b"):  # one has the records already
+        ws.RecordStore.clone(tmp_path / "remote", tmp_path / name).close()
+        with ws.RecordStore.open(tmp_path / name) as store:
+            assert store.metadata == {"mean": 1, "deviation": 3}
+
+
 def test_another_store_is_refused(url: str, tmp_path: Path) -> None:
     with make(tmp_path / "a", 50) as one, make(tmp_path / "b", 50) as other:
         one.push(url)

@@ -1,6 +1,6 @@
 """The relation of a store and its copy at a remote: which of the two continues the other."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -161,6 +161,12 @@ def relation_of(manifest: Manifest, log: bytes, head: RemoteSnapshot, note: dict
         f"the local store and {head.name} at the remote were written to separately, so neither continues the other. "
         "Write to one of them at a time, and pull before you write; to keep both, push the local store to another URL"
     )
+
+
+def with_entries(manifest: Manifest, metadata: dict[str, Any]) -> Manifest:
+    """A manifest with further entries of metadata. Entries are only added: the given ones were at the remote first."""
+    entries = {name: value for name, value in metadata.items() if value is not None}
+    return replace(manifest, metadata={**manifest.metadata, **entries})
 
 
 # The note of the last push or pull
