@@ -147,8 +147,9 @@ def relation(path: Path, objects: Objects, head: RemoteSnapshot, files: Files) -
 def relation_of(manifest: Manifest, log: bytes, head: RemoteSnapshot, note: dict[str, Any]) -> Relation:
     if manifest.id == head.manifest.id:
         local, remote = manifest.generation, head.manifest.generation
-        has_fields = manifest.fields == head.manifest.fields  # logs do not tell: those of empty stores are equal
-        if local == remote and has_fields and (log.startswith(head.log) or head.log.startswith(log)):
+        fields = [*manifest.fields.items()]  # logs do not tell: those of empty stores are equal
+        are_alike = local == remote and fields == [*head.manifest.fields.items()]
+        if are_alike and (log.startswith(head.log) or head.log.startswith(log)):
             return "same" if log == head.log else "ahead" if len(log) > len(head.log) else "behind"
         # The log of an earlier generation is deleted. The note says what was pushed or pulled last.
         if local > remote and (note.get("head") == _digest(head) or note.get("coming") == _whole_digest(head)):
