@@ -71,7 +71,7 @@ class Commit:
 
 
 @dataclass(eq=False)
-class Handle:
+class OpenStore:
     """An open store, what it must show, and the state before its chunk that is not sealed."""
 
     store: ws.RecordStore
@@ -86,13 +86,13 @@ class Handle:
 
 
 @dataclass(eq=False)
-class Host:
+class HostState:
     """A machine: its folder, its open stores, and the number and state of its last push or pull, by remote, if it is
     certain. coming: the records that it has once a push or pull has settled."""
 
     path: Path
     commit: Commit
-    handles: list[Handle] = field(default_factory=list)
+    handles: list[OpenStore] = field(default_factory=list)
     notes: dict[int, tuple[int, Commit | None]] = field(default_factory=dict)
     coming: Records = field(default_factory=list)
     metadata: dict[str, int] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Host:
 
 
 @dataclass(eq=False)
-class Shared:
+class RemoteState:
     """A remote: the states that it has had, by number, and those whose heads are there."""
 
     number: int
@@ -154,9 +154,9 @@ class HostsMachine(RuleBasedStateMachine):
         self.patch.setattr(chunk_merging, "FAN_IN", 3)
         self.patch.setenv("XDG_STATE_HOME", str(self.folder / "state"))
         self.commits: dict[Key, Commit] = {}
-        self.hosts: list[Host | None] = [None] * HOSTS
-        self.remotes = [Shared(number, self.folder / f"remote{number}") for number in range(REMOTES)]
-        self.in_flight: list[Host] = []
+        self.hosts: list[HostState | None] = [None] * HOSTS
+        self.remotes = [RemoteState(number, self.folder / f"remote{number}") for number in range(REMOTES)]
+        self.in_flight: list[HostState] = []
         self.staged: Records = []
         self.settled: Commit | None = None
         self.refused: Commit | None = None
@@ -182,7 +182,7 @@ class HostsMachine(RuleBasedStateMachine):
         assert found.records == records
         return found
 
-    def observe(self, host: Host, records: Records) -> None:
+    def observe(self, host: HostState, records: Records) -> None:
         """Look at what a host has on its disk: these records if its log has changed."""
         store, generation, log, names = key = log_of(host.path)
         at = len(host.commit.log) // ENTRY.itemsize
@@ -194,7 +194,7 @@ class HostsMachine(RuleBasedStateMachine):
         if key != host.commit.key:
             host.move(self.committed(key, host.commit, records))
 
-    def look(self, remote: Shared) -> None:
+    def look(self, remote: RemoteState) -> None:
         """Look at the heads at a remote: each new one continues the one before."""
         for host in self.in_flight:
             self.observe(host, host.coming)
@@ -207,7 +207,7 @@ class HostsMachine(RuleBasedStateMachine):
                 self.look_at(remote, path, number)
         assert remote.there >= set(range(max(1, remote.last - KEPT + 1), remote.last + 1))
 
-    def look_at(self, remote: Shared, path: Path, number: int) -> None:
+    def look_at(self, remote: RemoteState, path: Path, number: int) -> None:
         content = json.loads(path.read_bytes())
         manifest = manifest_of(content["store"], str(path))
         log = (remote.path / "logs" / content["log"]).read_bytes()
@@ -231,7 +231,7 @@ class HostsMachine(RuleBasedStateMachine):
             path.unlink()
             self.refused = commit
 
-    def must_push(self, commit: Commit, host: Host, remote: Shared) -> bool:
+    def must_push(self, commit: Commit, host: HostState, remote: RemoteState) -> bool:
         """Whether nothing may keep this state from being pushed now."""
         theirs = remote.latest
         if theirs is None:
@@ -242,14 +242,14 @@ class HostsMachine(RuleBasedStateMachine):
             commit.generation == theirs.generation and theirs.precedes(commit)
         )
 
-    def must_pull(self, commit: Commit, host: Host, remote: Shared) -> bool:
+    def must_pull(self, commit: Commit, host: HostState, remote: RemoteState) -> bool:
         """Whether a host is behind a remote, and can know that."""
         theirs = remote.latest
         if theirs is None or not commit.precedes(theirs):
             return False
         return commit.generation == theirs.generation or host.notes.get(remote.number, (0, None))[1] is commit
 
-    def saw(self, host: Host, handle: Handle) -> Handle:
+    def saw(self, host: HostState, handle: OpenStore) -> OpenStore:
         handle.names, handle.seen = host.commit.names, list(host.commit.records)
         return handle
 
@@ -263,25 +263,25 @@ class HostsMachine(RuleBasedStateMachine):
             records.append(one)
         return records
 
-    def host(self, which: int) -> Host:
+    def host(self, which: int) -> HostState:
         """One of the hosts that have a store."""
         return self.there[which % len(self.there)]
 
     @property
-    def there(self) -> list[Host]:
+    def there(self) -> list[HostState]:
         return [host for host in self.hosts if host is not None]
 
-    def handle(self, which: int, of: int) -> tuple[Host, Handle]:
+    def handle(self, which: int, of: int) -> tuple[HostState, OpenStore]:
         host = self.host(which)
         return host, host.handles[of % len(host.handles)]
 
     def free(self) -> int | None:
         return next((slot for slot, host in enumerate(self.hosts) if host is None), None)
 
-    def opened(self, host: Host, chunk_size: int) -> None:
+    def opened(self, host: HostState, chunk_size: int) -> None:
         store = ws.RecordStore.open(host.path, "a", chunk_size=chunk_size)
         self.observe(host, host.commit.records)
-        host.handles.append(self.saw(host, Handle(store)))
+        host.handles.append(self.saw(host, OpenStore(store)))
 
     # Writing
 
@@ -297,12 +297,12 @@ class HostsMachine(RuleBasedStateMachine):
         if flush:
             self.flush(host, handle)
 
-    def flush(self, host: Host, handle: Handle) -> None:
+    def flush(self, host: HostState, handle: OpenStore) -> None:
         began = handle.began or (host.commit if handle.pending else None)
         handle.store.flush()
         self.flushed(host, handle, began)
 
-    def flushed(self, host: Host, handle: Handle, began: Commit | None = None) -> None:
+    def flushed(self, host: HostState, handle: OpenStore, began: Commit | None = None) -> None:
         """A handle has committed what was pending. began: the state before its chunk."""
         records, handle.pending = host.commit.records + handle.pending, []
         self.observe(host, records)
@@ -374,7 +374,7 @@ class HostsMachine(RuleBasedStateMachine):
         assert handle.store.annotate(name, one["number"]) == value
         self.flushed(host, handle, handle.began or (host.commit if handle.pending else None))
 
-    def flush_all(self, host: Host) -> None:
+    def flush_all(self, host: HostState) -> None:
         for handle in host.handles:
             self.flush(host, handle)
 
@@ -392,7 +392,7 @@ class HostsMachine(RuleBasedStateMachine):
         self.close(host, handle)
         self.opened(host, chunk_size)
 
-    def close(self, host: Host, handle: Handle) -> None:
+    def close(self, host: HostState, handle: OpenStore) -> None:
         handle.store.close()
         self.flushed(host, handle)
         host.handles.remove(handle)
@@ -404,7 +404,9 @@ class HostsMachine(RuleBasedStateMachine):
         source, slot, path = self.host(which), self.free(), self.new_path()
         shutil.copytree(source.path, path)
         assert slot is not None
-        host = self.hosts[slot] = Host(path, source.commit, notes=dict(source.notes), metadata=dict(source.metadata))
+        host = self.hosts[slot] = HostState(
+            path, source.commit, notes=dict(source.notes), metadata=dict(source.metadata)
+        )
         self.opened(host, chunk_size)
 
     @rule(which=hosts)

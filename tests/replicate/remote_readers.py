@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from tests.records.test_machine import indices, plain, shown
-from tests.replicate.remote_model import Commit, Handle, Host, HostsMachine, Shared
+from tests.replicate.remote_model import Commit, HostsMachine, HostState, OpenStore, RemoteState
 
 import warmstore as ws
 from warmstore.errors import BadBudget, Damaged, NotAStore, RemoteUnavailable
@@ -19,7 +19,7 @@ faults = st.tuples(st.sampled_from(["", "", "", "before", "after", "twice", "act
 
 
 @dataclass(eq=False)
-class Lazy:
+class OpenCopy:
     """A store that is open at a URL."""
 
     store: ws.RecordStore
@@ -32,11 +32,11 @@ class ReadersMachine(HostsMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lazies: list[Lazy] = []
+        self.lazies: list[OpenCopy] = []
         self.copies: dict[tuple[int, int, int | None], Commit] = {}
         self.whole: set[tuple[tuple[int, int, int | None], Commit]] = set()
 
-    def acting(self, busy: Host, handle: Handle | None, remote: Shared, data: Any) -> Callable[[], None]:
+    def acting(self, busy: HostState, handle: OpenStore | None, remote: RemoteState, data: Any) -> Callable[[], None]:
         """What others do while a request of a host waits."""
         raise NotImplementedError
 
@@ -68,7 +68,7 @@ class ReadersMachine(HostsMachine):
             return
         if not self.network.down:
             self.copies[copy] = remote.pushes[at or remote.last]
-        self.lazies.append(Lazy(store, copy, self.copies[copy]))
+        self.lazies.append(OpenCopy(store, copy, self.copies[copy]))
         if len(self.lazies) > 3:
             self.lazies.pop(0).store.close()
 

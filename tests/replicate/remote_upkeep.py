@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 from tests.records.test_machine import as_columns, shown
-from tests.replicate.remote_model import Shared, hosts
+from tests.replicate.remote_model import RemoteState, hosts
 from tests.replicate.remote_readers import ReadersMachine, faults, remotes
 
 import warmstore as ws
@@ -32,7 +32,7 @@ class UpkeepMachine(ReadersMachine):
         self.do_staged(remote, count, fault, act)
 
     def do_staged(
-        self, remote: Shared, count: int, fault: tuple[str, int] = ("", 0), act: Callable[[], None] | None = None
+        self, remote: RemoteState, count: int, fault: tuple[str, int] = ("", 0), act: Callable[[], None] | None = None
     ) -> None:
         self.look(remote)
         if remote.latest is None or self.staged or self.network.down:
@@ -105,7 +105,7 @@ class UpkeepMachine(ReadersMachine):
             assert shown(store) == host.commit.records
         shutil.rmtree(path)
 
-    def collect(self, remote: Shared) -> None:
+    def collect(self, remote: RemoteState) -> None:
         if remote.latest is not None and not self.network.down:
             gc(Remote(remote.path), keep=DAY)
             self.collected = True

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 from tests import warm
 from tests.records.test_machine import FIELDS, as_columns, shown
-from tests.replicate.remote_model import KEPT, SIZES, Handle, Host, Shared, hosts, log_of
+from tests.replicate.remote_model import KEPT, SIZES, HostState, OpenStore, RemoteState, hosts, log_of
 from tests.replicate.remote_readers import faults, remotes
 from tests.replicate.remote_upkeep import UpkeepMachine
 from tests.slow import either
@@ -70,8 +70,8 @@ class RemoteMachine(UpkeepMachine):
         self.network.conditional = conditional
         path = self.new_path()
         store = ws.RecordStore.create(path, FIELDS, chunk_size=chunk_size)
-        host = self.hosts[0] = Host(path, self.committed(log_of(path), None, []))
-        host.handles.append(self.saw(host, Handle(store)))
+        host = self.hosts[0] = HostState(path, self.committed(log_of(path), None, []))
+        host.handles.append(self.saw(host, OpenStore(store)))
         if count:
             self.extend(0, 0, count, True)
         self.do_push(host, host.handles[0], self.remotes[0])
@@ -79,7 +79,7 @@ class RemoteMachine(UpkeepMachine):
 
     # Pushing and pulling
 
-    def acting(self, busy: Host, handle: Handle | None, remote: Shared, data: Any) -> Callable[[], None]:
+    def acting(self, busy: HostState, handle: OpenStore | None, remote: RemoteState, data: Any) -> Callable[[], None]:
         """What others do while a request of a host waits."""
         what = data.draw(st.sampled_from(["push", "gc", "staged", "refresh", "extend"]), "meanwhile")
         others = [host for host in self.there if host is not busy]
@@ -95,7 +95,7 @@ class RemoteMachine(UpkeepMachine):
             return self.refresh_all
         return lambda: self.collect(remote)
 
-    def extend_and_flush(self, host: Host, handle: Handle) -> None:
+    def extend_and_flush(self, host: HostState, handle: OpenStore) -> None:
         """Another process of a host that pushes or pulls commits records."""
         if host in self.in_flight:
             self.observe(host, host.coming)
@@ -116,9 +116,9 @@ class RemoteMachine(UpkeepMachine):
 
     def do_push(
         self,
-        host: Host,
-        handle: Handle,
-        remote: Shared,
+        host: HostState,
+        handle: OpenStore,
+        remote: RemoteState,
         verify: bool = False,
         fault: tuple[str, int] = ("", 0),
         act: Callable[[], None] | None = None,
@@ -163,7 +163,7 @@ class RemoteMachine(UpkeepMachine):
             elif remote.last != before:
                 host.notes.pop(remote.number, None)
 
-    def died(self, host: Host, remote: Shared, before: int) -> None:
+    def died(self, host: HostState, remote: RemoteState, before: int) -> None:
         """A push has ended before its end. If its head is there, it was a push."""
         if remote.last != before and remote.latest is host.commit:
             host.notes[remote.number] = remote.last, host.notes.get(remote.number, (0, None))[1]
@@ -292,7 +292,7 @@ class RemoteMachine(UpkeepMachine):
 
     def do_clone(
         self,
-        remote: Shared,
+        remote: RemoteState,
         at: int | None,
         chunk_size: int,
         fault: tuple[str, int] = ("", 0),
@@ -327,7 +327,7 @@ class RemoteMachine(UpkeepMachine):
         assert not [*self.folder.glob(f".{path.name}.*.tmp")]
         if slot is None:
             return
-        host = self.hosts[slot] = Host(path, commit, metadata=metadata)
+        host = self.hosts[slot] = HostState(path, commit, metadata=metadata)
         if at is None and commit is remote.latest:
             host.notes[remote.number] = remote.last, commit
         self.opened(host, chunk_size)
