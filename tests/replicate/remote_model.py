@@ -141,7 +141,7 @@ class HostsMachine(RuleBasedStateMachine):
     """Hosts that write to their stores. Those that push and pull are in test_remote_machine.py.
 
     commits: all states, by what identifies them. in_flight: hosts whose push has begun. staged: records that a job
-    commits at a remote. settled: the state that is pushed if its host goes on. refused: one whose head conflicts with
+    commits at a remote. job: the state after it. settled: the state that is pushed if its host goes on. refused: one whose head conflicts with
     one that is there, at a remote that cannot refuse it.
     """
 
@@ -160,6 +160,7 @@ class HostsMachine(RuleBasedStateMachine):
         self.staged: Records = []
         self.settled: Commit | None = None
         self.refused: Commit | None = None
+        self.job: Commit | None = None
         self.last_number = self.offline_for = 0
         self.made = 0
         self.collected = False
@@ -215,7 +216,7 @@ class HostsMachine(RuleBasedStateMachine):
         before, present = remote.pushes.get(number - 1), remote.pushes.get(number)
         if key not in self.commits and self.staged:
             assert before is not None
-            self.committed(key, before, before.records + self.staged)
+            self.job = self.committed(key, before, before.records + self.staged)
             self.staged = []
         assert key in self.commits, "a state that no host has had"
         commit = self.commits[key]

@@ -58,6 +58,7 @@ class UpkeepMachine(ReadersMachine):
         self.look(remote)
         assert not self.staged
         assert remote.last > before
+        assert self.refused is not self.job
 
     @rule(to=remotes, days=st.sampled_from([0, 0.6, 2]))
     def age(self, to: int, days: float) -> None:
