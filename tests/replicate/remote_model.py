@@ -141,8 +141,8 @@ class HostsMachine(RuleBasedStateMachine):
     """Hosts that write to their stores. Those that push and pull are in test_remote_machine.py.
 
     commits: all states, by what identifies them. in_flight: hosts whose push has begun. staged: records that a job
-    commits at a remote. job: the state after it. settled: the state that is pushed if its host goes on. refused: one whose head conflicts with
-    one that is there, at a remote that cannot refuse it.
+    commits at a remote. job: the state after it. settled: the state that is pushed if its host goes on. refused: one
+    whose head conflicts with one that is there, at a remote that cannot refuse it.
     """
 
     def __init__(self) -> None:
