@@ -95,6 +95,7 @@ class UpkeepMachine(ReadersMachine):
             assert shown(store) == latest.records
         self.in_flight.append(host)
         host.coming = host.commit.records
+        remote.metadata = dict(host.metadata)  # of a head whose log is damaged nothing is known
         host.handles[0].store.push(remote.path, verify=True, progress=False)
         self.in_flight.remove(host)
         if not damaged.exists() or damaged.read_bytes() != data:  # it belongs to earlier states alone

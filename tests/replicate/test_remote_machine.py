@@ -163,6 +163,41 @@ class RemoteMachine(UpkeepMachine):
             elif remote.last != before:
                 host.notes.pop(remote.number, None)
 
+    @rule(which=hosts, other=hosts, to=remotes, at=st.integers(0, 16), verify=st.booleans(), pulls=st.booleans())
+    def race(self, which: int, other: int, to: int, at: int, verify: bool, pulls: bool) -> None:
+        """Two hosts are up to date and add records, and one pushes while the other does; or it has pushed, and a pull
+        of the other is beside a writer there."""
+        remote, first, second = self.remotes[to], self.host(which), self.host(other)
+        if self.network.down or first is second:
+            return
+        for host in (first, second):
+            self.do_pull(host, host.handles[0], remote)
+            self.extend_and_flush(host, host.handles[0])
+            if pulls:
+                break
+        if not pulls:
+            self.do_push(
+                first,
+                first.handles[0],
+                remote,
+                verify,
+                ("act", at),
+                lambda: self.do_push(second, second.handles[0], remote),
+            )
+            return
+        self.do_push(first, first.handles[0], remote)
+        self.open_second(other, 1 << 30)
+        writer = second.handles[1]
+        self.do_pull(
+            second,
+            second.handles[0],
+            remote,
+            "pull",
+            False,
+            ("act", at),
+            lambda: self.extend_and_flush(second, writer),
+        )
+
     def died(self, host: HostState, remote: RemoteState, before: int) -> None:
         """A push has ended before its end. If its head is there, it was a push."""
         if remote.last != before and remote.latest is host.commit:
@@ -180,10 +215,21 @@ class RemoteMachine(UpkeepMachine):
     def pull(self, which: int, of: int, to: int, how: str, again: bool, fault: tuple[str, int], data: Any) -> None:
         """Pull, synchronise or clone into a folder with a store. A host that has diverged may start again."""
         host, handle = self.handle(which, of)
-        remote = self.remotes[to]
+        act = self.acting(host, handle, self.remotes[to], data) if fault[0] == "act" else None
+        self.do_pull(host, handle, self.remotes[to], how, again, fault, act)
+
+    def do_pull(
+        self,
+        host: HostState,
+        handle: OpenStore,
+        remote: RemoteState,
+        how: str = "pull",
+        again: bool = False,
+        fault: tuple[str, int] = ("", 0),
+        act: Callable[[], None] | None = None,
+    ) -> None:
         if remote.latest is None:
             return
-        act = self.acting(host, handle, remote, data) if fault[0] == "act" else None
         self.flush_all(host)  # else rows may be pending whose fields are changed
         if how != "clone":
             handle.store.seal()
@@ -225,9 +271,9 @@ class RemoteMachine(UpkeepMachine):
             assert metadata.items() >= (host.metadata | annotated).items()
             host.metadata = metadata
             if latest is host.commit:
-                host.notes[to] = remote.last, latest
+                host.notes[remote.number] = remote.last, latest
             elif host.commit is not mine:
-                host.notes.pop(to, None)
+                host.notes.pop(remote.number, None)
 
     @rule(
         which=hosts,
