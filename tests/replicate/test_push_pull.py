@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -152,6 +153,49 @@ def test_diverged_histories_are_refused(url: str, tmp_path: Path) -> None:
         assert len(fresh) == 650
 
 
+@pytest.mark.parametrize("names", [["text", "more"], ["more", "json"]], ids=["order", "names"])
+def test_copies_without_records_whose_fields_differ_are_refused(names: list[str], tmp_path: Path) -> None:
+    with ws.RecordStore.create(tmp_path / "a", {"n": ws.Array("int64")}) as store:
+        store.push(tmp_path / "remote")
+        ws.RecordStore.clone(tmp_path / "remote", tmp_path / "b").close()
+        for name in ("more", "text"):
+            store.add_field(name, ws.Text())
+        store.push(tmp_path / "remote")
+    with ws.RecordStore.open(tmp_path / "b", "a") as copy:
+        for name in names:
+            copy.add_field(name, ws.Text())
+        for refused in (copy.push, copy.pull, copy.sync):
+            with pytest.raises(Diverged, match="written to separately"):
+                refused(tmp_path / "remote")
+    with ws.RecordStore.clone(tmp_path / "remote", tmp_path / "c") as fresh:
+        assert [*fresh.fields] == ["n", "more", "text"]
+
+
+def test_annotations_of_several_copies_are_kept(tmp_path: Path) -> None:
+    def at_url() -> dict[str, Any]:
+        with ws.RecordStore.open((tmp_path / "remote").as_uri(), cache_dir=tmp_path / "cache") as lazy:
+            return lazy.metadata
+
+    with make(tmp_path / "a", 50) as store:
+        store.push(tmp_path / "remote")
+        ws.RecordStore.clone(tmp_path / "remote", tmp_path / "b").close()
+        assert at_url() == {}
+        store.annotate("mean", 1)
+        store.push(tmp_path / "remote")
+        assert at_url() == {"mean": 1}
+    with ws.RecordStore.open(tmp_path / "b", "a") as copy:
+        copy.annotate("mean", 2)
+        copy.annotate("deviation", 3)
+        add(copy, 50)
+        copy.push(tmp_path / "remote")
+        assert at_url() == {"mean": 1, "deviation": 3}
+        copy.pull(tmp_path / "remote")
+    for name in ("a", "b"):  # one has the records already
+        ws.RecordStore.clone(tmp_path / "remote", tmp_path / name).close()
+        with ws.RecordStore.open(tmp_path / name) as store:
+            assert store.metadata == {"mean": 1, "deviation": 3}
+
+
 def test_another_store_is_refused(url: str, tmp_path: Path) -> None:
     with make(tmp_path / "a", 50) as one, make(tmp_path / "b", 50) as other:
         one.push(url)
@@ -185,6 +229,29 @@ def test_of_two_stores_that_are_first_pushed_at_once_one_is_refused(
         add(other, 50)
         assert other.push(url).chunks
     ws.RecordStore.clone(url, tmp_path / "c").close()
+    check(tmp_path / "c", tmp_path / "b")
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_of_two_copies_that_are_first_pushed_at_once_one_is_refused(
+    verify: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "a", 50).close()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    send = push._send
+    with ws.RecordStore.open(tmp_path / "a", "a") as one, ws.RecordStore.open(tmp_path / "b", "a") as other:
+
+        def other_first(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.setattr(push, "_send", send)
+            other.push(tmp_path / "remote")
+            return send(*arguments, **options)
+
+        add(one, 50)
+        other.delete([1])
+        monkeypatch.setattr(push, "_send", other_first)
+        with pytest.raises(Diverged, match="written to separately"):
+            one.push(tmp_path / "remote", verify=verify)
+    ws.RecordStore.clone(tmp_path / "remote", tmp_path / "c").close()
     check(tmp_path / "c", tmp_path / "b")
 
 

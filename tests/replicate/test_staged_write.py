@@ -14,6 +14,7 @@ import pytest
 from tests.faults.children import in_child
 from tests.faults.seam import Counting, Killing
 from tests.remote.servers import BUCKET, S3
+from tests.replicate.network import Network
 
 import warmstore as ws
 from warmstore.errors import WriteFailed
@@ -237,6 +238,26 @@ def test_a_remote_commit_that_failed_is_repeated_after_its_block(
     assert write.commit(parts) == 20
     assert numbers(url) == before + expected(200, 100)
     assert len(list((tmp_path / "s" / "chunks").iterdir())) == 2 * (2 + append)  # the other part is removed
+
+
+def test_a_push_beside_a_commit_to_a_remote_that_cannot_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both heads stayed, so that nobody could use the remote any more, and the commit had been acknowledged."""
+    network, url = Network(conditional=False), (tmp_path / "remote").as_uri()
+    network.use(monkeypatch)
+    with ws.RecordStore.create(tmp_path / "a", FIELDS) as store:
+        store.push(url)
+
+        def push() -> None:
+            store.extend(columns(len(store), 1))
+            store.push(url)
+
+        for at in range(8):
+            write = ws.StagedWrite(url, append=True)
+            part = stage(write, 1000 + at, 1)
+            with network.with_fault("act", at, push):
+                write.commit([part])
+            assert store.pull(url).records == 1
+        assert sorted(store["n"][:]) == [*range(0, 16, 2), *range(1000, 1008)]
 
 
 def test_fields_may_come_from_the_parts_and_must_agree(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from warmstore.errors import Damaged, Diverged, StoreExists
 from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.format.generation_log import open_log, open_numbers
-from warmstore.records.format.manifest import NAME, remove_leftovers, write_manifest
+from warmstore.records.format.manifest import NAME, read_manifest, remove_leftovers, write_manifest
 from warmstore.records.log.commit_log import GenerationClosed
 from warmstore.records.log.log_entries import CLOSED, Entries, new_entry
 from warmstore.records.log.log_files import create_log
@@ -26,7 +26,7 @@ from warmstore.replicate.block_cache import BlockCache
 from warmstore.replicate.push import PushResult, push
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_copy import CHUNKS, read_chunks, write_chunks
-from warmstore.replicate.remote_diff import Local, find_copy, relation, write_note
+from warmstore.replicate.remote_diff import Local, find_copy, relation, with_entries, write_note
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
 from warmstore.storage.files import COPY, Files, ensure_folder, file_lock, is_at, is_locked, open_or_create, opened
 from warmstore.storage.progress import progress_bar
@@ -78,6 +78,7 @@ def pull(
         if state == "ahead" and at is not None:
             raise StoreExists(f"{path} holds what was written after push {at}; name a new folder for the state of then")
         if state != "behind":
+            _take_metadata(path, head, files)
             return PullResult(0, 0, 0)
         return _pull_more(path, head, objects, files, progress)
 
@@ -109,6 +110,13 @@ def _pull_new(path: Path, head: RemoteSnapshot, objects: Objects, files: Files, 
     files.rename(draft, path)
     files.sync_folder(path.parent)
     return _result(head.chunks, _rows(head.entries))
+
+
+def _take_metadata(path: Path, head: RemoteSnapshot, files: Files) -> None:
+    """Add what the store at the remote was annotated with."""
+    if with_entries(known := read_manifest(path, files), head.manifest.metadata) != known:
+        with edit_lock(path, files):
+            write_manifest(path, with_entries(read_manifest(path, files), head.manifest.metadata), files)
 
 
 def _pull_more(path: Path, head: RemoteSnapshot, objects: Objects, files: Files, progress: bool | None) -> PullResult:
@@ -146,7 +154,8 @@ def _pull_more(path: Path, head: RemoteSnapshot, objects: Objects, files: Files,
                     log.append_locked(new_entry(CLOSED, 0))
                 else:
                     log.extend_locked(head.log)
-                write_manifest(path, head.manifest, files)
+                own = replace(head.manifest, metadata=local.manifest.metadata)
+                write_manifest(path, with_entries(own, head.manifest.metadata), files)
         except GenerationClosed:
             raise Diverged(f"{path} was rebalanced during the pull; pull again") from None
         write_note(path, objects, head, files)

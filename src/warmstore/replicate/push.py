@@ -16,7 +16,7 @@ from warmstore.errors import Damaged, Diverged, WarmstoreError
 from warmstore.remote.objects import Entry, Objects
 from warmstore.remote.requests import aside
 from warmstore.replicate.remote_chunk import RemoteChunk
-from warmstore.replicate.remote_diff import Local, check_kind, read_note, relation_of, write_note
+from warmstore.replicate.remote_diff import Local, check_kind, read_note, relation_of, with_entries, write_note
 from warmstore.replicate.remote_snapshot import (
     RemoteSnapshot,
     head_name,
@@ -68,6 +68,8 @@ def push(
     """
     for _ in range(TRIES):
         local = Local.read(path, files)
+        # Before the heads: one that another process pushes afterwards has the number of this one's, which is refused.
+        last = last_sequence(objects, local.manifest.id) if verify else 0
         heads = read_heads(objects, mend=local.manifest.id if verify else None)
         entries = local.finished
         head = next((head for head in heads if head.manifest.id == local.manifest.id), None)
@@ -81,6 +83,8 @@ def push(
         note = read_note(path, objects, files)
         if head is not None and relation_of(local.manifest, log, head, note) == "behind":
             return PushResult(0, 0, len(numbers), waiting)
+        # Metadata is in no log: another copy may have been annotated and pushed.
+        manifest = local.manifest if head is None else with_entries(local.manifest, head.manifest.metadata)
         known = head.chunks if head is not None and head.manifest.generation == local.manifest.generation else {}
         try:
             chunks, sent = _send(local, numbers, known, objects, files, verify=verify, progress=progress)
@@ -89,12 +93,12 @@ def push(
                 raise
             continue  # another process has rebalanced the store
         result = PushResult(len(sent), sum(sent), len(numbers) - len(sent), waiting)
-        if head is not None and (head.log, dict(head.chunks), head.manifest) == (log, chunks, local.manifest):
+        if head is not None and (head.log, dict(head.chunks), head.manifest) == (log, chunks, manifest):
             write_note(path, objects, head, files)  # the process that sent the head may have died before its note
             return result
-        sequence = (last_sequence(objects, local.manifest.id) if head is None else head.sequence) + 1
+        sequence = (last if head is None else head.sequence) + 1
         name = head_name(objects, local.manifest.id, sequence)
-        new_head = RemoteSnapshot(name, sequence, False, local.manifest, log, chunks, local.numbers)
+        new_head = RemoteSnapshot(name, sequence, False, manifest, log, chunks, local.numbers)
         write_note(path, objects, new_head, files, coming=True)
         if write_head(objects, new_head):
             if head is None or not objects.is_conditional:

@@ -31,7 +31,7 @@ from warmstore.replicate.block_states import chunks_with_sidecars
 from warmstore.replicate.fetch_process import FetchProcess
 from warmstore.replicate.parts import PartLog
 from warmstore.replicate.remote_chunk import RemoteChunk
-from warmstore.replicate.remote_diff import find_copy
+from warmstore.replicate.remote_diff import find_copy, with_entries
 from warmstore.replicate.remote_snapshot import RemoteSnapshot
 from warmstore.storage import checked_json
 from warmstore.storage.atomic import replace_file
@@ -245,16 +245,18 @@ def take_head(path: Path, head: RemoteSnapshot, files: Files) -> None:
         local_log = log.read(0).tobytes()
         if local_log == head.log:
             _mend_chunks(target, head.chunks, files)
-            return
-        if not head.log.startswith(local_log):
+        elif not head.log.startswith(local_log):
             if local_log.startswith(head.log):
                 return  # another process copied a newer head
             raise Diverged(f"{head.name} does not continue the head before it; its owner pushed another copy")
-        write_chunks(target, head.chunks, files)
-        open_numbers(path, head.manifest, files).take(head.numbers)
-        log.extend_locked(head.log)
-    if known != head.manifest:
-        write_manifest(path, head.manifest, files)
+        else:
+            write_chunks(target, head.chunks, files)
+            open_numbers(path, head.manifest, files).take(head.numbers)
+            log.extend_locked(head.log)
+    # The log may be that of a newer head too, with more metadata, which another process has copied.
+    manifest = with_entries(replace(head.manifest, metadata=known.metadata), head.manifest.metadata)
+    if known != manifest:
+        write_manifest(path, manifest, files)
 
 
 def _mend_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:

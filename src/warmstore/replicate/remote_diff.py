@@ -1,6 +1,6 @@
 """The relation of a store and its copy at a remote: which of the two continues the other."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -147,7 +147,9 @@ def relation(path: Path, objects: Objects, head: RemoteSnapshot, files: Files) -
 def relation_of(manifest: Manifest, log: bytes, head: RemoteSnapshot, note: dict[str, Any]) -> Relation:
     if manifest.id == head.manifest.id:
         local, remote = manifest.generation, head.manifest.generation
-        if local == remote and (log.startswith(head.log) or head.log.startswith(log)):
+        fields = [*manifest.fields.items()]  # logs do not tell: those of empty stores are equal
+        are_alike = local == remote and fields == [*head.manifest.fields.items()]
+        if are_alike and (log.startswith(head.log) or head.log.startswith(log)):
             return "same" if log == head.log else "ahead" if len(log) > len(head.log) else "behind"
         # The log of an earlier generation is deleted. The note says what was pushed or pulled last.
         if local > remote and (note.get("head") == _digest(head) or note.get("coming") == _whole_digest(head)):
@@ -160,6 +162,12 @@ def relation_of(manifest: Manifest, log: bytes, head: RemoteSnapshot, note: dict
         f"the local store and {head.name} at the remote were written to separately, so neither continues the other. "
         "Write to one of them at a time, and pull before you write; to keep both, push the local store to another URL"
     )
+
+
+def with_entries(manifest: Manifest, metadata: dict[str, Any]) -> Manifest:
+    """A manifest with further entries of metadata. Entries are only added: the given ones were at the remote first."""
+    entries = {name: value for name, value in metadata.items() if value is not None}
+    return replace(manifest, metadata={**manifest.metadata, **entries})
 
 
 # The note of the last push or pull

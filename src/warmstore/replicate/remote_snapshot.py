@@ -189,6 +189,19 @@ def write_head(objects: Objects, head: RemoteSnapshot) -> bool:
     return objects.run(create(objects, head.name, json.dumps(content, indent=1).encode()))
 
 
+def add_head(objects: Objects, head: RemoteSnapshot) -> bool:
+    """`write_head`. At a remote that cannot refuse, the head is taken back if it is not the only one of its number."""
+    if not write_head(objects, head):
+        return False
+    try:
+        if not objects.is_conditional:
+            read_heads(objects)
+    except Diverged:
+        objects.delete([head.name])
+        return False
+    return True
+
+
 def head_name(objects: Objects, store: str, sequence: int) -> str:
     """The name of the head of a push."""
     writer = "" if objects.is_conditional else f"-{secrets.token_hex(8)}"

@@ -36,7 +36,7 @@ from warmstore.replicate.attach import create_chunk
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.remote_diff import Local, find_copy
-from warmstore.replicate.remote_snapshot import RemoteSnapshot, head_name, read_heads, write_head
+from warmstore.replicate.remote_snapshot import RemoteSnapshot, add_head, head_name, read_heads, write_head
 from warmstore.replicate.staged_part import CHANGED, STAGED, PartWriter, StagedPart, check_layout, part_chunk, send_part
 from warmstore.storage.files import Files, ensure_folder, is_at, opened, write_failed
 from warmstore.storage.interrupts import uninterrupted
@@ -353,7 +353,7 @@ class _RemoteTarget:
                 return
             check_layout(parts, known.manifest.fields, f"{self.shown} now has", CHANGED)
             _check_sent(objects, parts)
-            if write_head(objects, _extended(known, objects, parts)):
+            if add_head(objects, _extended(known, objects, parts)):
                 return
         raise Diverged(f"other processes keep pushing to {self.shown}; commit again later")
 
