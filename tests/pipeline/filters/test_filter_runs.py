@@ -87,6 +87,16 @@ def few(value: Any) -> bool:
     return bool(value[0] >= COUNT)
 
 
+def test_answers_and_other_pipelines_are_no_reason_for_new_samples(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("decode", "load"):
+        pipe = ws.Pipeline(range(8)).filter(lambda index: index > 2).step(float, name=name)
+        with pipe.loader(plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path), workers=0) as loader:
+            list(loader)
+    assert "computed anew" not in caplog.text
+
+
 def test_edits_of_code_evaluate_anew(tmp_path: Path, program: Callable[..., ModuleType]) -> None:
     def run(least: int) -> list[int]:
         module = program(f"""

@@ -251,10 +251,14 @@ def _may_remove(folder: Path) -> bool:
 
 
 def _reason(folder: Path, wanted: Wanted) -> str:
-    """How a new version differs from the last one after the same step; "" if there is none."""
+    """How a new version differs from the last one after steps of the same names; "" if there is none."""
     others = sorted(folder.glob(f"{wanted.step}-{wanted.codec}-*/{ABOUT}"), key=lambda path: path.stat().st_mtime)
-    about = read_about(others[-1].parent) if others else None
-    return difference_of(about["steps"], wanted.steps) if about is not None else ""
+    names = [step["name"] for step in wanted.steps]
+    for path in reversed(others):
+        about = read_about(path.parent)
+        if about is not None and [step["name"] for step in about["steps"]] == names:
+            return difference_of(about["steps"], wanted.steps)
+    return ""
 
 
 def _damage(folder: Path) -> str:
