@@ -357,8 +357,11 @@ def is_read_only(error: OSError) -> bool:
 
 def write_failed(error: OSError, path: Path) -> WriteFailed:
     """The error to raise after a failed operation on a file that rows are written to."""
+    reason = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EIO  # of our own errors, which have none
     return WriteFailed(
-        error.errno, f"the disk refused a write ({error.strerror}); the rows are still pending", str(path)
+        error.errno or reason,
+        f"the disk refused a write ({error.strerror or error}); the rows are still pending",
+        str(path),
     )
 
 
