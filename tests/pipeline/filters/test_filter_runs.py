@@ -377,6 +377,14 @@ def test_answers_lie_in_the_folder_of_tiers(tmp_path: Path, paths: list[Path]) -
     assert evaluated(paths, cache) == len(paths)
 
 
+def test_a_lost_marker_is_written_again_beside_answers(tmp_path: Path, paths: list[Path]) -> None:
+    evaluated(paths, tmp_path)
+    marker = tmp_path / "warmstore-samples" / "WARMSTORE"
+    marker.unlink()
+    assert evaluated(paths, tmp_path) == 0
+    assert marker.exists()
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path, paths: list[Path], caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     assert evaluated(paths, tmp_path / "file" / "cache") == len(paths)

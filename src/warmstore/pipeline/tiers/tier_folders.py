@@ -44,6 +44,9 @@ _VERSION = re.compile(r"(?P<step>\d{1,4})-(?P<codec>[a-z0-9]+)-(?P<key>[0-9a-f]{
 LOCK = "versions.lock"
 """The file whose lock a process holds that creates or removes a version in the folder of a tier."""
 
+PASS = ".pass.lock"
+"""The suffix of the file whose lock a process holds that evaluates a filter, after the name of the version."""
+
 _LOCKS = (LOCK, "room.lock")
 _MARKER_TEXT = b"warmstore keeps samples of pipelines in this folder, and may remove all of it.\n"
 
@@ -175,7 +178,7 @@ def _mark(folder: Path, mode: int = 0o777) -> None:
 
 def _is_ours(name: str) -> bool:
     """Whether an entry of a tier's folder has a name that only tiers give."""
-    is_version = parsed_version(name.removesuffix(SUFFIX)) is not None
+    is_version = parsed_version(name.removesuffix(PASS).removesuffix(SUFFIX)) is not None
     return is_version or is_hidden(name) or name in _LOCKS or name.partition(".")[0] == _MARKER
 
 
