@@ -1,23 +1,40 @@
 """Steps with constants in all places where programs have them, to be edited, and what goes wrong as steps run."""
 
+import contextlib
 import logging
-import os
 import signal
+import sys
 import types
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.pipeline.functions import change, make, unwrap
+from tests.pipeline.functions import Opaque, change, make, unwrap
+from tests.pipeline.making import same
 
+import warmstore as ws
 from warmstore.storage.files import Files
 
-SOURCES = ("ints", "dicts", "array", "files", "object", "parts")
+SOURCES = ("ints", "dicts", "array", "files", "object", "parts", "store")
 KNOBS = ("code", "global", "closure", "default", "attribute", "setting", "argument", "file")
-KINDS = ("array", "array", "varying", "dict", "tuple", "bytes", "mixed", "turned", "number", "text", "crops", "refused")
+KINDS = (
+    "array",
+    "array",
+    "varying",
+    "dict",
+    "tuple",
+    "bytes",
+    "mixed",
+    "turned",
+    "number",
+    "text",
+    "crops",
+    "boxed",
+    "refused",
+)
 ERRORS = ("raise", "skip", "substitute")
 TOO_LARGE = 20
 """Numbers above are broken files while `Trap.is_broken`."""
@@ -26,7 +43,7 @@ Constants = dict[str, int]
 
 
 class Trap:
-    """What goes wrong at the n-th call of a step, or at the n-th change of a file; no part of any identity."""
+    """What goes wrong at the n-th call of a step, change of a file, or line of the library; no part of any identity."""
 
     def __init__(self) -> None:
         self.is_broken = False
@@ -38,8 +55,25 @@ class Trap:
     def disarm(self) -> None:
         self.where, self.left, self.how = "", 0, ""
 
-    def arm(self, where: str, count: int, how: str) -> None:
+    @contextlib.contextmanager
+    def armed(self, where: str, count: int, how: str) -> Iterator[None]:
+        tracer = sys.gettrace()
         self.where, self.left, self.how = where, count, how
+        if where == "line":
+            self.left = 50 * count
+            sys.settrace(self._traced)
+        try:
+            yield
+        finally:
+            sys.settrace(tracer)
+            self.disarm()
+
+    def _traced(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        if "/warmstore/pipeline/" not in frame.f_code.co_filename and "/loading/" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            self.hit("line")
+        return self._traced
 
     def hit(self, where: str) -> None:
         if where != self.where:
@@ -48,11 +82,9 @@ class Trap:
         if self.left < 0:
             how = self.how
             self.disarm()
-            if how == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if how == "interrupt":
-                raise KeyboardInterrupt
-            raise OSError(5, "the disk refuses")
+            if how == "error":
+                raise OSError(5, "the disk refuses")
+            signal.raise_signal(signal.SIGKILL if how == "kill" else signal.SIGINT)
 
 
 TRAP = Trap()
@@ -110,6 +142,32 @@ class Attribute:
         return self.inner(value, self.by)
 
 
+class Boxed(Opaque):
+    """What tiers keep by an encoder of the program."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Boxed) and same(other.value, self.value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def encode_boxed(variant: int) -> None:
+    """Register an encoder that no other variant can take for its own."""
+
+    def encode(box: Boxed) -> Any:
+        return {"value": box.value, "variant": variant}
+
+    def decode(parts: Any) -> Boxed:
+        return Boxed(parts["value"] if parts["variant"] == variant else None)
+
+    ws.register_encoder(Boxed, encode, decode)
+
+
+def made(number: int, by: int, kind: str) -> Any:
+    """The value of a number after the first step."""
+    return Boxed(make(number * 8 + by, "array")) if kind == "boxed" else make(number * 8 + by, kind)
+
+
 def number_of(raw: Any) -> int:
     if isinstance(raw, Path):
         return int(raw.read_text())
@@ -122,7 +180,7 @@ def decoded(raw: Any, by: int, kind: str) -> Any:
     number = number_of(raw)
     if number > TOO_LARGE and TRAP.is_broken:
         raise BrokenSample(f"{number} is broken")
-    return make(number * 8 + by, kind)
+    return made(number, by, kind)
 
 
 def substitute(error: Exception, raw: Any) -> Any:

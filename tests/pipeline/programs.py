@@ -25,6 +25,7 @@ from tests.pipeline.edited_steps import (
     PipelinePlot,
     decoded,
     doubled,
+    encode_boxed,
     kept,
     shifted,
     substitute,
@@ -68,6 +69,7 @@ class Opening:
     shuffles: bool
     rank: tuple[int, int]
     workers: int
+    resumes: bool
 
     @property
     def order(self) -> ws.Sampler:
@@ -101,6 +103,7 @@ class RunningProgram:
         self.cells: list[PipelineCell] = []
         self.loaders: dict[int, ws.Loader] = {}
         self.epochs: dict[int, Iterator[Any]] = {}
+        self.encode(0)
 
     # Data
 
@@ -117,6 +120,8 @@ class RunningProgram:
             return [self._path(index) for index in range(len(numbers))]
         if self.plot.source == "object":
             return NumbersDataset(numbers)
+        if self.plot.source == "store":
+            return ws.RecordStore.open(self.work / "store")
         if self.plot.source == "parts":
             import torch.utils.data
 
@@ -146,6 +151,10 @@ class RunningProgram:
         elif kind == "ints":
             self.source[index] = number
 
+    def refresh(self) -> None:
+        """Read the records that the store has now."""
+        self.source.refresh()
+
     def append(self, number: int) -> None:
         """Let the list grow in place."""
         self.numbers.append(number)
@@ -155,6 +164,11 @@ class RunningProgram:
             self.source.append({"number": number, "x": np.full(2, number)})
         elif self.plot.source == "files":
             self.source.append(self._path(len(self.numbers) - 1))
+
+    def encode(self, variant: int) -> None:
+        """Run the cell that registers an encoder."""
+        if self.plot.kind == "boxed":
+            encode_boxed(variant)
 
     # Pipelines
 
@@ -205,7 +219,7 @@ class RunningProgram:
         (rank, world), order = opening.rank, opening.order
         loader = self.cells[cell].pipe.loader(
             self.plan(cell, opening), opening.batch_size, workers=opening.workers, seed=opening.seed, sampler=order,
-            rank=rank, world_size=world, uneven="allow", start_method="fork",
+            rank=rank, world_size=world, uneven="allow", start_method="fork", resume_partial=opening.resumes,
         )  # fmt: skip
         self.loaders[number] = loader
         return len(loader._source)
@@ -273,13 +287,14 @@ class RunningProgram:
             loader.close()
         self.loaders.clear()
 
-    def do(self, method: str, *arguments: Any, **options: Any) -> Told:
-        """Call a method; what it raises is told."""
+    def do(self, method: str, *arguments: Any, trap: tuple[str, int, str] = ("", 0, "")) -> Told:
+        """Call a method, in which something may be set up to go wrong; what it raises is told."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             told = Told()
             try:
-                told.result = getattr(self, method)(*arguments, **options)
+                with TRAP.armed(*trap):
+                    told.result = getattr(self, method)(*arguments)
             except BaseException as error:
                 told.error = error
         told.warnings = [*LOG.take(), *(f"{each.category.__name__}: {each.message}" for each in caught)]
@@ -306,10 +321,10 @@ class ProgramInChild:
             os._exit(0)
         theirs.close()
 
-    def do(self, method: str, *arguments: Any, **options: Any) -> Told | None:
+    def do(self, method: str, *arguments: Any, trap: tuple[str, int, str] = ("", 0, "")) -> Told | None:
         """What the program tells; None where it was killed by it."""
         try:
-            self.end.send((method, arguments, options))
+            self.end.send((method, arguments, trap))
             if not self.end.poll(PATIENCE):
                 os.kill(self.pid, signal.SIGALRM)  # which shows where its threads stand
                 raise AssertionError(f"the child hangs in {method}")
@@ -334,12 +349,8 @@ def serve(end: Connection, program: RunningProgram) -> None:
     while True:
         if (command := end.recv()) is None:
             return
-        method, arguments, options = command
-        if method == "arm":
-            TRAP.arm(*arguments)
-            end.send_bytes(pickle.dumps(Told()))
-            continue
-        told = program.do(method, *arguments, **options)
+        method, arguments, trap = command
+        told = program.do(method, *arguments, trap=trap)
         try:
             data = pickle.dumps(told)
         except Exception:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from tests.pipeline.edited_steps import TOO_LARGE, TRAP, Constants, PipelinePlot, kept
-from tests.pipeline.functions import change, change_in_place, make, shake
+from tests.pipeline.edited_steps import TOO_LARGE, TRAP, Constants, PipelinePlot, kept, made
+from tests.pipeline.functions import change, change_in_place, shake
 from tests.pipeline.making import same
 from tests.pipeline.programs import Opening, ProgramInChild
 
@@ -58,7 +58,7 @@ class LoaderModel:
 
     def begin(self) -> None:
         """Begin or resume an epoch."""
-        if self.place and not self.is_loaded:
+        if self.place and not self.is_loaded and not self.opening.resumes:
             self.epoch, self.place = self.epoch + self.opening.shuffles, 0
         self.running, self.older, self.constants = self.epoch, {}, []
         count, size, world = len(self.chosen), self.opening.batch_size, self.opening.rank[1]
@@ -113,12 +113,12 @@ class PipelineTruth:
     def passes(self, number: int, constants: Constants) -> bool:
         if not self.plot.has_filter:
             return True
-        return kept(make(number * 8 + constants["decode"], self.plot.kind), constants["filter"])
+        return kept(made(number, constants["decode"], self.plot.kind), constants["filter"])
 
     def value(self, number: int | None, constants: Constants, position: int, seed: int, epoch: int) -> Any:
         """A sample, computed the plain way; of a substitute where there is no number."""
         plot = self.plot
-        value = np.zeros(2) if number is None else make(number * 8 + constants["decode"], plot.kind)
+        value = np.zeros(2) if number is None else made(number, constants["decode"], plot.kind)
         by = constants["shift"]
         value = change(value, by) if isinstance(value, np.ndarray) else (value, by)
         if plot.writes:

@@ -23,6 +23,7 @@ from tests.pipeline.edited_steps import (
     LOG,
     SOURCES,
     TRAP,
+    Boxed,
     BrokenSample,
     PipelinePlot,
     replace_text,
@@ -31,7 +32,9 @@ from tests.pipeline.edited_steps import (
 from tests.pipeline.programs import PATIENCE, Opening, RunningProgram, Told
 from tests.pipeline.run_models import CellModel, LoaderModel, PipelineTruth, ProgramModel, SourceModel
 
+import warmstore as ws
 from warmstore.errors import Closed, SampleSkipped
+from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.storage.disk_usage import folder_bytes
 from warmstore.storage.files import Files
 
@@ -40,8 +43,7 @@ NUMBERS = st.sampled_from([0, 1, 2, 3, 24, 7, 11])
 """Few, so that some samples are equal, and some are changed back."""
 
 _LEAST = 16 << 10
-_ANSWERS = 64 << 10
-"""Bytes of the smallest tier, and of a filter's answers."""
+"""Bytes of the smallest tier."""
 
 
 @st.composite
@@ -77,6 +79,7 @@ OPENINGS = st.builds(
     shuffles=st.booleans(),
     rank=st.sampled_from([(0, 1), (0, 1), (0, 1), (0, 2), (1, 2)]),
     workers=st.sampled_from([0] * 6 + [2]),
+    resumes=st.booleans(),
 )
 """Openings for any example: of folders they have a number."""
 
@@ -100,6 +103,7 @@ class RunsMachine(RuleBasedStateMachine):
         self.limits: dict[Path, int] = {}
         self.programs: list[ProgramModel] = []
         self.last = self.steps = 0
+        self.openings: list[Opening] = []
         self.states: list[tuple[Any, LoaderModel, int, int]] = []
         self.was_edited = self.is_damaged = False
         self.descriptors, self.threads = descriptors(), set(threading.enumerate())
@@ -114,6 +118,9 @@ class RunsMachine(RuleBasedStateMachine):
         """Write the files, and run the program in this process."""
         self.plot, self.numbers, self.constants = plot, numbers, dict.fromkeys(NAMES, by)
         self.truth = PipelineTruth(plot, SourceModel([]), dict(self.constants))
+        self.store = ws.RecordStore.create(self.work / "store", {"number": ws.Array("int64")})
+        self.store.extend({"number": numbers})
+        self.store.flush()
         for index, number in enumerate(numbers):
             self.write_file(index, number)
         for name in self.constants:
@@ -124,6 +131,18 @@ class RunsMachine(RuleBasedStateMachine):
     def write_file(self, index: int, number: int) -> None:
         replace_text(self.work / f"{index}.txt", number)
         self.truth.files.numbers[index : index + 1] = [number]
+
+    def refresh(self, running: ProgramModel) -> None:
+        """Let a program see what its store has now."""
+        self.store.flush()
+        self.numbers = self.store["number"][:].tolist()
+        for index, number in enumerate(running.data.numbers):
+            if number != self.numbers[index]:
+                for loader in running.loaders.values():
+                    if running.cells[loader.cell].data is running.data:
+                        loader.older.setdefault(index, []).append(number)
+        self.well(running.program.do("refresh"))
+        running.data.numbers[:] = self.numbers
 
     # What came of a command
 
@@ -150,6 +169,7 @@ class RunsMachine(RuleBasedStateMachine):
             "cannot be stored, so": plot.kind == "refused" or plot.source == "files",
             "bad sample": TRAP.is_broken,
             "are computed anew": self.was_edited,
+            "cannot be restored": plot.kind == "boxed" and self.was_edited,
             "so the pipeline is empty": plot.has_filter,
         }
         assert self.is_damaged or any(holds for text, holds in causes.items() if text in warning), warning
@@ -247,6 +267,14 @@ class RunsMachine(RuleBasedStateMachine):
             opening, placements=places, counts=opening.counts[: len(places or ())], folder=folder, workers=workers
         )
 
+    def reopened(self, opening: Opening, running: ProgramModel, again: int | None) -> Opening:
+        """An opening as it is in this example, or an earlier one."""
+        if again is None or not self.openings:
+            self.openings.append(self.here(opening, running))
+            return self.openings[-1]
+        found = self.openings[-1 - again % len(self.openings)]
+        return replace(found, workers=0 if running.is_child else found.workers)
+
     def open_one(self, running: ProgramModel, at: int, opening: Opening, count: int | None) -> None:
         chosen = self.truth.chosen(running.cells[at])
         self.last += 1
@@ -276,25 +304,17 @@ class RunsMachine(RuleBasedStateMachine):
     def may_trap(self, running: ProgramModel, trap: tuple[str, int, str]) -> bool:
         """Whether something may go wrong so: this process is not killed, and steps have errors of their own."""
         where, _, how = trap
-        return running.is_child if how == "kill" else how == "interrupt" or where == "file"
+        return {"interrupt": True, "kill": running.is_child, "error": where == "file"}[how]
 
     def trapped(self, running: ProgramModel, trap: tuple[str, int, str], method: str, *arguments: Any) -> Told | None:
         """What a command tells that runs into a trap, or not; None where it has killed the child."""
         self.is_damaged |= trap[2] == "error"
-        if not running.is_child:
-            TRAP.arm(*trap)
-            try:
-                return self.told(running.program.do(method, *arguments))
-            finally:
-                TRAP.disarm()
-        running.program.do("arm", *trap)
-        told: Told | None = running.program.do(method, *arguments)
+        told: Told | None = running.program.do(method, *arguments, trap=trap)
         if told is None:
             assert running.program.wait() == signal.SIGKILL
             assert trap[2] == "kill"
             self.programs.remove(running)
             return None
-        running.program.do("arm", "", 0, "")
         return self.told(told)
 
     # What must hold after every step
@@ -303,8 +323,8 @@ class RunsMachine(RuleBasedStateMachine):
     def budgets_are_kept(self) -> None:
         for folder, limit in self.limits.items():
             tier = folder / "warmstore-samples"
-            if tier.exists():
-                assert folder_bytes(tier) <= max(limit, _LEAST) + _ANSWERS * self.plot.has_filter
+            if tier.exists() and not self.plot.has_filter:  # whose answers make no room for themselves
+                assert folder_bytes(tier) <= max(limit, _LEAST)
 
     def teardown(self) -> None:
         try:
@@ -312,6 +332,7 @@ class RunsMachine(RuleBasedStateMachine):
                 self.end_last(kills=False)
             if self.programs:
                 here = self.programs.pop()
+                self.store.close()
                 self.well(here.program.do("end"))
                 del here
             gc.collect()
@@ -324,6 +345,7 @@ class RunsMachine(RuleBasedStateMachine):
             for running in self.programs[1:]:
                 running.program.kill()
             self.patches.undo()
+            REGISTRY.remove(Boxed)
             logging.getLogger("warmstore").removeHandler(LOG)
             TRAP.disarm()
             TRAP.is_broken = False

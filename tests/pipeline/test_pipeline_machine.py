@@ -29,8 +29,13 @@ pytestmark = pytest.mark.forks
 PROGRAMS, CELLS, LOADERS = st.integers(0, 2), st.integers(0, 3), st.integers(0, 8)
 """Which of those that there are, counted round."""
 
+AGAIN = st.none() | st.integers(0, 3)
+"""Which of the earlier openings; None for another one."""
+
 TRAPS = st.tuples(
-    st.sampled_from(["step", "file"]), st.integers(0, 12), st.sampled_from(["interrupt", "error", "kill"])
+    st.sampled_from(["step", "file", "line", "line"]),
+    st.integers(0, 30),
+    st.sampled_from(["interrupt", "error", "kill"]),
 )
 """What goes wrong: where, at which call, and how."""
 
@@ -51,7 +56,7 @@ class PipelineMachine(RunsMachine):
     def begin(self, plot: PipelinePlot, numbers: list[int], by: int, openings: list[Opening]) -> None:
         self.set_up(plot, numbers, by)
         for opening in openings:
-            self.open_one(self.programs[0], 0, self.here(replace(opening, workers=0), self.programs[0]), None)
+            self.open_one(self.programs[0], 0, self.reopened(replace(opening, workers=0), self.programs[0], None), None)
 
     @invariant()
     def everybody_reads(self) -> None:
@@ -143,6 +148,10 @@ class PipelineMachine(RunsMachine):
             self.numbers = [*self.numbers[:index], number, *self.numbers[index + 1 :]]
             return
         index = at % len(running.data.numbers)
+        if self.plot.source == "store":
+            self.store.update(index, {"number": number})
+            self.refresh(running)
+            return
         for loader in running.loaders.values():
             if running.cells[loader.cell].data is running.data:
                 loader.older.setdefault(index, []).append(running.data.numbers[index])
@@ -151,12 +160,15 @@ class PipelineMachine(RunsMachine):
 
     @rule(which=PROGRAMS, number=NUMBERS)
     def append(self, which: int, number: int) -> None:
-        """A list grows in place."""
-        if self.plot.source not in ("ints", "dicts"):
+        """A list or a store grows in place."""
+        if self.plot.source not in ("ints", "dicts", "store"):
             return
         self.before_a_change()
         running = self.pick(which)
-        if len(running.data.numbers) < 20:
+        if self.plot.source == "store":
+            self.store.append({"number": number})
+            self.refresh(running)
+        elif len(running.data.numbers) < 20:
             self.well(running.program.do("append", number))
             running.data.numbers.append(number)
 
@@ -171,7 +183,11 @@ class PipelineMachine(RunsMachine):
         self.before_a_change()
         if grows:
             numbers = (self.numbers + numbers)[:20]
-        if self.plot.source == "files":
+        if self.plot.source == "store":
+            self.store.extend({"number": numbers[:1]})
+            self.store.flush()
+            numbers = self.store["number"][:].tolist()
+        elif self.plot.source == "files":
             for index in range(len(self.truth.files.numbers), len(numbers)):
                 self.write_file(index, numbers[index])
             numbers = self.truth.files.numbers[: len(numbers)]
@@ -180,6 +196,14 @@ class PipelineMachine(RunsMachine):
         self.well(running.program.do("renew", numbers))
         running.data = SourceModel(list(numbers))
         self.define(running)
+
+    @precondition(lambda self: self.plot.kind == "boxed")
+    @rule(which=PROGRAMS, variant=st.integers(0, 1))
+    def encode(self, which: int, variant: int) -> None:
+        """Another encoder of the values is registered."""
+        self.before_a_change()
+        self.was_edited = True
+        self.well(self.pick(which).program.do("encode", variant))
 
     @rule()
     def break_or_mend(self) -> None:
@@ -195,15 +219,16 @@ class PipelineMachine(RunsMachine):
         which=PROGRAMS,
         cell=st.none() | st.integers(0, 3),
         opening=OPENINGS,
+        again=AGAIN,
         count=st.sampled_from([None, 0, 1, 2]),
     )
-    def open(self, which: int, cell: int | None, opening: Opening, count: int | None) -> None:
+    def open(self, which: int, cell: int | None, opening: Opening, again: int | None, count: int | None) -> None:
         """A loader is opened, perhaps of the pipeline of a cell that is run again, and some of its batches are read."""
         running = self.pick(which)
         if cell is None:
             self.define(running)
         at = -1 % len(running.cells) if cell is None else cell % len(running.cells)
-        self.open_one(running, at, self.here(opening, running), count)
+        self.open_one(running, at, self.reopened(opening, running, again), count)
 
     @precondition(has_loaders)
     @rule(which=LOADERS, count=st.sampled_from([None, None, 1, 2, 3]))
@@ -260,25 +285,27 @@ class PipelineMachine(RunsMachine):
         assert is_same
         loader.epoch, loader.place, loader.is_loaded = epoch, place, bool(place)
 
-    @rule(which=PROGRAMS, cell=CELLS, opening=OPENINGS)
-    def fill(self, which: int, cell: int, opening: Opening) -> None:
+    @rule(which=PROGRAMS, cell=CELLS, opening=OPENINGS, again=AGAIN)
+    def fill(self, which: int, cell: int, opening: Opening, again: int | None) -> None:
         """Fill the tiers of a plan."""
         running = self.pick(which)
+        opening = self.reopened(opening, running, again)
         if opening.placements is not None:
-            told = self.told(running.program.do("fill", cell % len(running.cells), self.here(opening, running)))
+            told = self.told(running.program.do("fill", cell % len(running.cells), opening))
             assert (isinstance(told.error, BrokenSample) and TRAP.is_broken) or self.well(told)
 
     @rule(
         which=PROGRAMS,
         cell=CELLS,
         opening=OPENINGS,
+        again=AGAIN,
         epoch=st.integers(0, 2),
         way=st.sampled_from(["whole", "parts", "loader"]),
     )
-    def dataset(self, which: int, cell: int, opening: Opening, epoch: int, way: str) -> None:
+    def dataset(self, which: int, cell: int, opening: Opening, again: int | None, epoch: int, way: str) -> None:
         """An epoch through a data set, by torch's DataLoader or by threads."""
         running = self.pick(which)
-        at, opening = cell % len(running.cells), self.here(opening, running)
+        at, opening = cell % len(running.cells), self.reopened(opening, running, again)
         chosen = self.truth.chosen(running.cells[at])
         if self.plot.on_error == "skip" or not chosen:
             return
