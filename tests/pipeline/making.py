@@ -110,14 +110,16 @@ def sample(pipe: Pipeline, index: int, seed: int, epoch: int) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     """Whether two values are equal bit for bit, types, dtypes and shapes included."""
+    if type(one) is not type(other):
+        return False
     if isinstance(one, np.ndarray | np.generic):
         a, b = np.asarray(one), np.asarray(other)
-        return type(one) is type(other) and a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     if isinstance(one, dict):
-        return type(one) is type(other) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
-        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and bool(one == other or (one != one and other != other))
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other or (one != one and other != other))
 
 
 def check(loader: ws.Loader, batches: Callable[[int], Iterator[Any]], epochs: range) -> None:

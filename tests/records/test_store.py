@@ -785,6 +785,18 @@ def test_a_footer_that_cannot_be_written_is_no_error(tmp_path: Path, caplog: pyt
         assert numbers(ws.RecordStore.open(path)) == [1, 2]
 
 
+def test_a_folder_that_was_moved_away_is_the_reason_of_a_failed_write(tmp_path: Path) -> None:
+    store = ws.RecordStore.create(tmp_path / "s", NUMBER)
+    store.append({"x": 1})
+    (tmp_path / "s").rename(tmp_path / "away")
+    with pytest.raises(WriteFailed, match="is not a warmstore store") as failed:
+        store.flush()
+    assert failed.value.errno == errno.ENOENT
+    (tmp_path / "away").rename(tmp_path / "s")
+    store.close()
+    assert numbers(ws.RecordStore.open(tmp_path / "s")) == [1]
+
+
 def test_a_close_that_fails_keeps_the_rows(tmp_path: Path) -> None:
     files = FullDisk()
     store = ws.RecordStore.create(tmp_path / "s", NUMBER, files=files)

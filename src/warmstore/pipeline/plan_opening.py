@@ -130,9 +130,9 @@ class _Opening:
     def _place(self, number: int, placement: Placement) -> StoreLocation | None:
         tier = placement.tier
         keepable = self._chain.identities.keepable
-        for step in range(min(placement.step, keepable), min(placement.step, 1) - 1, -1):
-            if step and tier not in self._chain.steps[step - 1].tiers:
-                continue
+        stages = range(min(placement.step, keepable), min(placement.step, 1) - 1, -1)
+        allowed = [step for step in stages if not step or tier in self._chain.steps[step - 1].tiers]
+        for step in allowed:
             name = f"{tier} after {self._chain.steps[step - 1].name!r}" if step else f"{tier} of the source"
             schema = self._schema_of(placement, step)
             wanted = Wanted(number, step, name, tier, placement.codec, self.steps[:step], schema)
@@ -141,7 +141,8 @@ class _Opening:
                     wanted, *self._tier(tier), direct=self._plan.direct_io and placement.tier == "disk"
                 )
             except UnsupportedType as error:
-                self.notes.append(f"{self._stage_name(step)} cannot be stored, so an earlier stage is cached: {error}")
+                instead = "samples are computed every time" if step == allowed[-1] else "an earlier stage is cached"
+                self.notes.append(f"{self._stage_name(step)} cannot be stored, so {instead}: {error}")
                 continue
             except OSError as error:
                 self.notes.append(f"{name}: it cannot be opened, so samples are computed every time: {error}")

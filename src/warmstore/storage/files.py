@@ -374,8 +374,11 @@ def write_failed(error: OSError, path: Path) -> WriteFailed:
     """The error to raise after a failed operation on a file that rows are written to."""
     if error.errno == errno.EDEADLK:
         return WriteFailed(error.errno, error.strerror, str(path))
+    reason = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EIO  # of our own errors, which have none
     return WriteFailed(
-        error.errno, f"the disk refused a write ({error.strerror}); the rows are still pending", str(path)
+        error.errno or reason,
+        f"the disk refused a write ({error.strerror or error}); the rows are still pending",
+        str(path),
     )
 
 

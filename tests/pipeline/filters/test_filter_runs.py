@@ -87,6 +87,16 @@ def few(value: Any) -> bool:
     return bool(value[0] >= COUNT)
 
 
+def test_answers_and_other_pipelines_are_no_reason_for_new_samples(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("decode", "load"):
+        pipe = ws.Pipeline(range(8)).filter(lambda index: index > 2).step(float, name=name)
+        with pipe.loader(plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path), workers=0) as loader:
+            list(loader)
+    assert "computed anew" not in caplog.text
+
+
 def test_edits_of_code_evaluate_anew(tmp_path: Path, program: Callable[..., ModuleType]) -> None:
     def run(least: int) -> list[int]:
         module = program(f"""
@@ -365,6 +375,14 @@ def test_answers_lie_in_the_folder_of_tiers(tmp_path: Path, paths: list[Path]) -
     assert quota.free(50_000) >= 40_000  # it makes room for others
     assert not version.exists()
     assert evaluated(paths, cache) == len(paths)
+
+
+def test_a_lost_marker_is_written_again_beside_answers(tmp_path: Path, paths: list[Path]) -> None:
+    evaluated(paths, tmp_path)
+    marker = tmp_path / "warmstore-samples" / "WARMSTORE"
+    marker.unlink()
+    assert evaluated(paths, tmp_path) == 0
+    assert marker.exists()
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, paths: list[Path], caplog: pytest.LogCaptureFixture) -> None:

@@ -350,7 +350,7 @@ def test_what_cannot_be_kept_is_kept_before(tmp_path: Path) -> None:
     pipe = ws.Pipeline(range(20)).step(hidden).step(unwrap)
     with pipe.loader(plan_of(pipe, [(1, "disk", "raw")], [20], folder=tmp_path), 8, workers=0) as loader:
         assert loader._source.cached.layout.places == ()
-        with pytest.warns(RuntimeWarning, match="cannot be stored"):
+        with pytest.warns(RuntimeWarning, match="'hidden' cannot be stored, so samples are computed every time"):
             check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
 
 

@@ -28,7 +28,7 @@ from warmstore.pipeline.tiers.flattening import flatten
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_store import MISSING
 from warmstore.pipeline.tiers.sample_stores import CacheLayout
-from warmstore.pipeline.tiers.tier_folders import Wanted, disk_folder, open_place
+from warmstore.pipeline.tiers.tier_folders import PASS, Wanted, disk_folder, open_place
 from warmstore.pipeline.tiers.tier_quota import tier_quota
 from warmstore.storage.disk_usage import folder_bytes
 from warmstore.storage.files import Files, file_lock
@@ -91,7 +91,7 @@ class FilterPass:
         place, reason = open_place(wanted, tier, tier_quota(tier, limit, evicts=False), direct=False)
         if reason:
             _log.info("%s: the last ones are of others: %s", name, reason)
-        self._lock = tier / f"{place.folder.name}.pass.lock"
+        self._lock = tier / f"{place.folder.name}{PASS}"
         self.lease = UsageLease(place.folder)
         return CacheLayout((place,), np.zeros(count, np.int16), self._keys, steps)
 

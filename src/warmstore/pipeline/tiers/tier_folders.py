@@ -43,6 +43,9 @@ _VERSION = re.compile(r"(?P<step>\d{1,4})-(?P<codec>[a-z0-9]+)-(?P<key>[0-9a-f]{
 LOCK = "versions.lock"
 """The file whose lock a process holds that creates or removes a version in the folder of a tier."""
 
+PASS = ".pass.lock"
+"""The suffix of the file whose lock a process holds that evaluates a filter, after the name of the version."""
+
 _LOCKS = (LOCK, "room.lock")
 _MARKER_TEXT = b"warmstore keeps samples of pipelines in this folder, and may remove all of it.\n"
 
@@ -174,7 +177,7 @@ def _mark(folder: Path, mode: int = 0o777) -> None:
 
 def _is_ours(name: str) -> bool:
     """Whether an entry of a tier's folder has a name that only tiers give."""
-    is_version = parsed_version(name.removesuffix(SUFFIX)) is not None
+    is_version = parsed_version(name.removesuffix(PASS).removesuffix(SUFFIX)) is not None
     return is_version or is_hidden(name) or name in _LOCKS or name.partition(".")[0] == _MARKER
 
 
@@ -236,10 +239,14 @@ def _may_remove(folder: Path) -> bool:
 
 
 def _reason(folder: Path, wanted: Wanted) -> str:
-    """How a new version differs from the last one after the same step; "" if there is none."""
+    """How a new version differs from the last one after steps of the same names; "" if there is none."""
     others = sorted(folder.glob(f"{wanted.step}-{wanted.codec}-*/{ABOUT}"), key=lambda path: path.stat().st_mtime)
-    about = read_about(others[-1].parent) if others else None
-    return difference_of(about["steps"], wanted.steps) if about is not None else ""
+    names = [step["name"] for step in wanted.steps]
+    for path in reversed(others):
+        about = read_about(path.parent)
+        if about is not None and [step["name"] for step in about["steps"]] == names:
+            return difference_of(about["steps"], wanted.steps)
+    return ""
 
 
 def _damage(folder: Path) -> str:
