@@ -11,7 +11,7 @@ import random
 import sys
 import threading
 import types
-from collections import namedtuple
+from collections import deque, namedtuple
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, localcontext
@@ -703,6 +703,24 @@ class TestCode:
         monkeypatch.setitem(sys.modules, "warmstore_late", module(2))
         Late.__getattr__ = lambda self, name: 7  # type: ignore[attr-defined]
         assert (f(), g()) == (2, 7)
+
+    @pytest.mark.parametrize("base", [list, deque])
+    def test_elements_count_in_containers_that_count_and_give_others(self, keep: Any, base: Any) -> None:
+        """Calls raised an error where a subclass has another length, and elements behind `__iter__` did not count."""
+
+        class Own(base):  # type: ignore[misc]
+            def __len__(self) -> int:
+                return 7
+
+            def __iter__(self) -> Iterator[int]:
+                return iter([5])
+
+        own = Own([1, 2])
+        f = keep(lambda: [len(own), *own, own[0]])
+        assert f() == f() == [7, 5, 1]
+        assert f.cache.stats().hits == 1
+        own[0] = 3
+        assert f() == [7, 5, 3]
 
     def test_a_constructor_counts_where_code_asks_for_the_class_by_its_name(self, keep: Any) -> None:
         class Made(torch.nn.Module):
