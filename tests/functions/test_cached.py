@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, localcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -721,6 +721,26 @@ class TestCode:
         assert f.cache.stats().hits == 1
         own[0] = 3
         assert f() == [7, 5, 3]
+
+    def test_the_first_object_of_a_subclass_of_a_protocol_changes_nothing(self, keep: Any) -> None:
+        """`typing` then puts a constructor into the class: the call was computed once more, in each run."""
+
+        class Reads(Protocol):
+            n = 1
+
+        class Base:
+            def __init__(self) -> None:
+                self.m = 2
+
+        class Own(Reads, Base):
+            pass
+
+        f = keep(lambda box: Own().n + Own().m + box.size)
+        assert f(Box(3)) == f(Box(3)) == 6
+        assert f.cache.stats().hits == 1
+        Base.__init__ = lambda self: setattr(self, "m", 5)  # type: ignore[method-assign, assignment]
+        del Own.__init__
+        assert f(Box(3)) == 9
 
     def test_a_constructor_counts_where_code_asks_for_the_class_by_its_name(self, keep: Any) -> None:
         class Made(torch.nn.Module):
