@@ -722,6 +722,33 @@ class TestCode:
         own[0] = 3
         assert f() == [7, 5, 3]
 
+    def test_an_object_that_the_first_call_makes_is_the_memory_of_the_function(
+        self, keep: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With an object among the arguments, the same call was computed again, and one more in each later run."""
+
+        def run(weight: int = 3) -> Any:
+            module = types.ModuleType("warmstore_model")
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+            exec(
+                f"class Model:\n    def __init__(self): self.weight = {weight}\n"
+                "MODEL = None\n"
+                "def model():\n    global MODEL\n    MODEL = MODEL or Model()\n    return MODEL\n"
+                "def f(box): return model().weight * box.size\n",
+                vars(module),
+            )
+            return keep(module.f)
+
+        first = run()
+        assert [first(Box(size)) for size in (1, 1, 2)] == [3, 3, 6]
+        assert first.cache.stats().hits == 1
+        assert [run(4)(Box(2)), run()(Box(2))] == [8, 6]
+        later = run()
+        assert [later(Box(3)), later(Box(2))] == [9, 6]
+        assert later.cache.stats().hits == 1
+        sys.modules["warmstore_model"].MODEL.weight = 5  # by the program
+        assert later(Box(3)) == 15
+
     def test_the_first_object_of_a_subclass_of_a_protocol_changes_nothing(self, keep: Any) -> None:
         """`typing` then puts a constructor into the class: the call was computed once more, in each run."""
 

@@ -10,11 +10,13 @@ import os
 import threading
 import weakref
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
 from warmstore.identity.identity import WalkResult
+from warmstore.identity.places import Names
 from warmstore.identity.plain_data import READ_ONLY
 from warmstore.identity.watch import LEFT
 
@@ -23,8 +25,8 @@ _START = "@0:|"
 written_by_calls: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """Tensors and arrays that the library's calls have made or written to, by their ids."""
 
-_shared: dict[Any, tuple[weakref.ref[Any], dict[str, tuple[str | None, str | None]]]] = {}
-"""Effects of calls on functions, classes and modules, which other identities may read too."""
+_shared: dict[Any, tuple[weakref.ref[Any], dict[str, tuple[Names, str | None, str | None]]]] = {}
+"""Effects of calls on functions, classes and modules, which other identities may read too, with the names in them."""
 
 _Effects = dict[Any, tuple["CallEffects", list[weakref.ref[Any]]]]
 _effects: dict[int, tuple[weakref.ref[Any], _Effects]] = {}
@@ -100,21 +102,22 @@ class CallEffects:
         for key, (root, thing) in now.roots.items() if changed else ():
             for place in changed:
                 before, after = self.changed[place]
-                if place.startswith(root) and "@" not in f"{before}{after}":
+                if place.startswith(root) and _START not in f"{before}{after}":
                     known = _shared.get(key)
                     if known is None or known[0]() is not thing():
                         known = _shared[key] = thing, {}
-                    known[1][place[len(root) :]] = before, after
+                    known[1][place[len(root) :]] = now.names, before, after
 
     def take_shared(self, now: WalkResult) -> None:
         """Take over effects that calls of other objects have had on what this one reads too."""
         for key, (thing, facts) in list(_shared.items()):
             root, other = now.roots.get(key, ("", None))
             if other is not None and other() is thing():
-                for suffix, (before, after) in facts.items():
+                for suffix, (names, before, after) in facts.items():
                     text, own = now.facts.get(root + suffix), self.changed.get(root + suffix)
-                    if text == after and (own is None or own[1] != text):
-                        self.changed[root + suffix] = before, after
+                    with suppress(ValueError):  # another walk has met other modules
+                        if text == names.renumbered(after, now.names) and (own is None or own[1] != text):
+                            self.changed[root + suffix] = names.renumbered(before, now.names), text
 
     def undone(self, now: WalkResult) -> WalkResult:
         """The result of a walk with the effects of calls undone."""
