@@ -782,6 +782,24 @@ class TestCode:
         Made.__init__ = lambda self: self.__dict__.update(number=2)  # type: ignore[method-assign]
         assert f() == 2
 
+    def test_the_function_in_a_descriptor_counts(self, keep: Any) -> None:
+        """A cached property that nothing has read yet, and a partial method, kept the one of before."""
+
+        class Own:
+            by = functools.cached_property(lambda self: 1)
+            add = functools.partialmethod(lambda self, k, x: int(k + x), 1)
+
+        by, add, own, other = vars(Own)["by"], vars(Own)["add"], Own(), Own()
+        f, g = keep(lambda: own.by), keep(lambda x: other.add(x))
+        assert [f(), g(2)] == [1, 3]
+        del own.by
+        assert [f(), g(2)] == [1, 3]
+        assert f.cache.stats().hits == g.cache.stats().hits == 1
+        by.func, add.func = (lambda self: 5), (lambda self, k, x: int(k * x))
+        assert [f(), g(2)] == [5, 2]
+        add.args = (4,)
+        assert g(2) == 8
+
     def test_a_closure_counts(self, keep: Any) -> None:
         factor = 2
         f = keep(lambda x: x * factor)

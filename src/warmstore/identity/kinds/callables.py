@@ -34,7 +34,13 @@ def _partial(walk: Walk, place: Place, value: Any) -> None:
     walk.attributes(place, vars(value))
 
 
-rule(functools.partialmethod)(attribute_rule("func", "args", "keywords"))
+@rule(functools.partialmethod)
+def _partial_method(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, "partialmethod")
+    walk.watch_attributes(value)
+    walk.attributes(place, {name: getattr(value, name) for name in ("func", "args", "keywords")})
+
+
 rule(property)(attribute_rule("fget", "fset", "fdel"))
 rule(staticmethod, classmethod)(attribute_rule("__func__"))
 
