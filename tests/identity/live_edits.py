@@ -38,7 +38,7 @@ class Edits:
 
     def __init__(self, modules: list[types.ModuleType], value: Any) -> None:
         self.found: list[LiveEdit] = []
-        self.memos: list[Any] = []
+        self.memos: list[Callable[[], Any]] = []  # they forget what calls have computed
         self._names = {module.__name__ for module in modules}
         self._seen: dict[int, Any] = {}
         self._pending: collections.deque[tuple[str, Any, Callable[[Any], None] | None]] = collections.deque()
@@ -73,7 +73,7 @@ class Edits:
         elif isinstance(value, types.ModuleType):
             return
         elif isinstance(value, functools._lru_cache_wrapper):
-            self.memos.append(value)
+            self.memos.append(value.cache_clear)
             self._pending.append((f"{path}.__wrapped__", value.__wrapped__, None))
         elif isinstance(value, types.MethodType):
             self._pending.append((f"{path}.__func__", value.__func__, None))
@@ -163,6 +163,10 @@ class Edits:
     def _object(self, path: str, value: Any) -> None:
         kind = type(value)
         own: Any = getattr(value, "__dict__", None)
+        for base in kind.__mro__ if isinstance(own, dict) else ():
+            for name, member in vars(base).items():
+                if isinstance(member, functools.cached_property):
+                    self.memos.append(functools.partial(own.pop, name, None))
         if isinstance(own, dict) and kind.__module__ in self._names and not isinstance(value, enum.Enum):
             for name, inner in list(own.items()):
                 self._slot(f"{path}.{name}", inner, functools.partial(own.__setitem__, name))
@@ -313,7 +317,7 @@ def _item_deleted(mapping: dict[str, Any], name: str) -> Undo:
 
 def _item_set(mapping: dict[str, Any], name: str, value: Any) -> Undo:
     mapping[name] = value
-    return lambda: mapping.__delitem__(name)
+    return lambda: mapping.pop(name, None)
 
 
 def _attribute_deleted(cls: type, name: str, value: Any) -> Undo:

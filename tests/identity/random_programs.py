@@ -22,8 +22,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 HEAD = """\
-import abc, array, collections, contextlib, copy, dataclasses, datetime, decimal, enum, fractions, functools, itertools
-import operator, pathlib, re, sys, types, typing, weakref
+import abc, argparse, array, collections, collections.abc, contextlib, contextvars, copy, dataclasses, datetime
+import decimal, enum, fractions, functools, itertools, json, operator, pathlib, re, string, struct, sys, threading
+import types, typing, weakref
 import numpy as np
 import warmstore as ws
 """
@@ -46,10 +47,14 @@ GRAMMAR = {name: _blocks(name) for name in ("numbers", "functions", "bodies", "h
 
 @dataclass(frozen=True)
 class RandomProgram:
-    """Texts by the names of files, and the arguments of `step` as code. `program.py` has `step`."""
+    """Texts by the names of files, and the arguments of `step` as code. `program.py` has `step`.
+
+    remembers: calls change what the program knows, such as a counter, and no result.
+    """
 
     files: dict[str, str]
     arguments: str
+    remembers: bool = False
 
     def __repr__(self) -> str:
         texts = (f"# {name}\n{text.removeprefix(HEAD)}" for name, text in self.files.items() if text)
@@ -81,6 +86,7 @@ class _Writer:
         self._modules = [_Module(name) for name in MODULES]
         self._here = self._modules[0]
         self._depth = depth
+        self._remembers = False
 
     # Choices
 
@@ -220,6 +226,9 @@ class _Writer:
             return str(100 + int(self.new()))
         if name == "num":
             return self.number(str(labels["x"] if of is None else labels.get(of, of)), depth - 1)
+        if name == "remembers":
+            self._remembers = True
+            return ""
         if name == "fun":
             return self.function(depth - 1)
         if name == "body":
@@ -277,7 +286,7 @@ class _Writer:
         for module in self._modules:
             texts = [*module.texts, step] if module is self._here else module.texts
             files[module.name.replace(".", "/") + ".py"] = HEAD + "\n\n".join(texts) + "\n"
-        return RandomProgram(files, f"{self.pick(['7', '2'])}{given}")
+        return RandomProgram(files, f"{self.pick(['7', '2'])}{given}", self._remembers)
 
     def argument(self) -> tuple[str, str]:
         """An argument of `step`, and how that reads it."""

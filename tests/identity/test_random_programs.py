@@ -103,7 +103,8 @@ class Trial:
         for name, text in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
-        plan = {"cache": cache, "arguments": self.case.program.arguments, "form": self.case.form, **plan}
+        program = self.case.program
+        plan |= {"cache": cache, "arguments": program.arguments, "form": self.case.form, "remembers": program.remembers}
         (root / "plan.json").write_text(json.dumps(plan))
         reply = server.run(Task("function", str(root), cache, (ACTION,), str(root)))
         if reply.error:
