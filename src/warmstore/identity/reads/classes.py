@@ -222,7 +222,9 @@ def document(walk: Walk, thing: Any) -> None:
         walk.cls(thing)
         annotated = [base for base in thing.__mro__ if origin_of_class(base).is_program]
     else:
-        for part in getattr(thing, "__args__", ()) or ():
+        wrapped = getattr(thing, "__dict__", {}).get("__wrapped__")  # its documentation is that of the object
+        parts = [*(getattr(thing, "__args__", ()) or ()), *([wrapped] if isinstance(wrapped, FunctionType) else ())]
+        for part in parts:
             document(walk, part)
         return
     walk.documented |= {id(base): base for base in annotated}
