@@ -4,6 +4,7 @@ import collections
 import copy
 import enum
 import functools
+import sys
 import types
 from array import array
 from collections.abc import Callable, Iterator
@@ -90,17 +91,19 @@ class Edits:
             if not key.startswith("__") and not isinstance(value, types.ModuleType):
                 self._slot(f"{name}.{key}", value, functools.partial(scope.__setitem__, key))
                 self._add(f"del {name}.{key}", functools.partial(_deleted, scope, key), is_exact=False)
+        other = types.ModuleType(name)
+        vars(other).update({key: (lambda *a: 12) if key[:1] == "f" else value for key, value in scope.items()})
+        self._add(f"sys.modules[{name!r}] is another", functools.partial(_item_put, sys.modules, name, other))
+        if "." in name:
+            package = sys.modules[name.partition(".")[0]]
+            self._add(f"{name} is another", functools.partial(_set, package, name.partition(".")[2], other))
         for key in _SHADOWED:
             self._add(f"{name}.{key} is new", functools.partial(_item_set, scope, key, lambda *a, **k: 3))
 
     def _class(self, path: str, cls: type) -> None:
         put = functools.partial(setattr, cls)
         for name, value in list(vars(cls).items()):
-            if isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType) or name in (
-                "__module__",
-                "__doc__",
-                "_abc_impl",
-            ):
+            if isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType) or name in _LEFT_ALONE:
                 continue
             if name.startswith("_") and not isinstance(value, types.FunctionType) and name.endswith("_"):
                 continue
@@ -313,6 +316,10 @@ def _item_deleted(mapping: dict[str, Any], name: str) -> Undo:
         mapping.update(before)
 
     return undo
+
+
+def _item_put(mapping: dict[str, Any], name: str, new: Any) -> Undo:
+    return _replaced(functools.partial(mapping.__setitem__, name), mapping[name], new)
 
 
 def _item_set(mapping: dict[str, Any], name: str, value: Any) -> Undo:

@@ -4,6 +4,7 @@ import functools
 import gc
 import importlib
 import json
+import re
 import signal
 import sys
 import types
@@ -20,6 +21,10 @@ from warmstore.errors import NoFingerprint, NotStateless, UnsupportedType
 from warmstore.identity.patches import Patches
 
 SECONDS = 60.0  # after which a program that an edit made endless is left alone
+
+
+_RUINED = re.compile("reading it raised|cannot be read|UnsupportedType")
+"""Refusals of what an edit may leave: an object that cannot be read, or a result that is no number."""
 
 
 class _TimedOut(BaseException):
@@ -75,8 +80,7 @@ class Run:
             found = self._call(self.cached)
             computed = systems.calls[0] - before
             if isinstance(found, Refused):
-                # An edit may leave an object that cannot be read, or a result that is no number.
-                if "reading it raised" not in found.words and "UnsupportedType" not in found.words:
+                if not _RUINED.search(found.words):
                     self.refusals.append(f"{words}: {found.words}")
                 return found
             answers.append((found, computed))
