@@ -749,6 +749,30 @@ class TestCode:
         sys.modules["warmstore_model"].MODEL.weight = 5  # by the program
         assert later(Box(3)) == 15
 
+    def test_what_a_method_puts_into_its_object_is_its_memory_for_any_arguments(self, keep: Any) -> None:
+        class Lazy:
+            table: Any = None
+
+            @keep
+            def at(self, box: Any) -> int:
+                if self.table is None:
+                    self.table = [3, {"scale": 2}]
+                return int(self.table[0]) * box.size
+
+            @keep
+            def is_filled(self, box: Any) -> bool:
+                return self.table is not None
+
+        lazy = Lazy()
+        assert lazy.is_filled(Box(1)) is False
+        assert [lazy.at(Box(size)) for size in (1, 1, 2)] == [3, 3, 6]
+        assert Lazy.at.cache.stats().hits == 1
+        assert lazy.is_filled(Box(1)) is True  # of another function
+        assert [Lazy().at(Box(2)), lazy.at(Box(2))] == [6, 6]
+        assert Lazy.at.cache.stats().hits == 3
+        lazy.table[0] = 4
+        assert lazy.at(Box(2)) == 8
+
     def test_the_first_object_of_a_subclass_of_a_protocol_changes_nothing(self, keep: Any) -> None:
         """`typing` then puts a constructor into the class: the call was computed once more, in each run."""
 
