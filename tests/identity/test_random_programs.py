@@ -25,18 +25,44 @@ from tests.slow import either
 ACTION = (
     "__import__('importlib').import_module('tests.identity.random_runs').main(__import__('sys').modules['program'])"
 )
+
+
+def _in_another_order(text: str) -> str:
+    """Each function before the one that stood before it, where no import runs either."""
+    tree = ast.parse(text)
+    body = tree.body
+    for at in range(len(body) - 1):
+        if _is_only_defined(body[at]) and _is_only_defined(body[at + 1]):
+            body[at : at + 2] = body[at + 1], body[at]
+    return ast.unparse(tree) + "\n"
+
+
+def _is_only_defined(node: ast.stmt) -> bool:
+    return isinstance(node, ast.FunctionDef) and not (
+        node.decorator_list or node.args.defaults or node.args.kw_defaults or "annotation" in ast.dump(node.args)
+    )
+
+
 NEUTRAL: dict[str, Callable[[str], str]] = {
     "nothing": lambda text: text,
-    "comments": lambda text: (
-        "# A comment.\n\n" + re.sub(r"(?m)^( *)(return|def|class|@)", r"\1# One more.\n\1\2", text)
-    ),
+    "another folder": lambda text: text,
+    "comments": lambda text: "# A comment.\n\n" + re.sub(r"(?m)^( *)(return|def|class|@)", r"\1# More.\n\1\2", text),
     "formatting": lambda text: ast.unparse(ast.parse(text)) + "\n",
     "docstrings": lambda text: re.sub(r"(?m)^( *)def (.*):$", r"\1def \2:\n\1    'In words.'", text),
     "unrelated definitions": lambda text: (
         text.replace(HEAD, HEAD + "UNRELATED = 1\n")
         + "\ndef unrelated(x):\n    return UNRELATED + x\n\nclass Unrelated:\n    n = 1\n"
     ),
+    "another order": _in_another_order,
+    "other locals": lambda text: re.sub(r"\bv\b", "value", text),
 }
+_READ = {
+    "docstrings": re.compile("__doc__"),
+    "unrelated definitions": re.compile(r"globals\(\)"),
+    "another order": re.compile(r"globals\(|vars\(|dir\(|__dict__"),
+    "other locals": re.compile(r"vars\(|dir\("),
+}
+"""Where code reads what is no part of other programs, they are left as they are."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +81,10 @@ class Case:
 
     def neutral_files(self) -> dict[str, str]:
         change, files = NEUTRAL[self.neutral], self.program.files
+        if self.neutral in _READ and any(map(_READ[self.neutral].search, files.values())):
+            return files
         if self.neutral == "unrelated definitions":  # they count where a module is used as a whole
-            name = "program.py"
-            return files if "globals()" in files[name] else files | {name: change(files[name])}
+            return files | {"program.py": change(files["program.py"])}
         return {name: change(text) if text else text for name, text in files.items()}
 
     def edited(self) -> dict[str, str]:
@@ -98,7 +125,8 @@ class Trial:
             self._run(server, f"{module} has another source", files | {module.replace(".", "/") + ".py": text})
 
     def _run(self, server: Server, words: str, files: dict[str, str], **plan: Any) -> None:
-        root, cache = self.folder / "program", str(self.folder / "cache")
+        is_moved = "another folder" in words
+        root, cache = self.folder / ("moved" if is_moved else "program"), str(self.folder / "cache")
         shutil.rmtree(root, ignore_errors=True)
         for name, text in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
