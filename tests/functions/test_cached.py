@@ -11,12 +11,12 @@ import random
 import sys
 import threading
 import types
-from collections import namedtuple
+from collections import deque, namedtuple
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, localcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -704,6 +704,95 @@ class TestCode:
         Late.__getattr__ = lambda self, name: 7  # type: ignore[attr-defined]
         assert (f(), g()) == (2, 7)
 
+    @pytest.mark.parametrize("base", [list, deque])
+    def test_elements_count_in_containers_that_count_and_give_others(self, keep: Any, base: Any) -> None:
+        """Calls raised an error where a subclass has another length, and elements behind `__iter__` did not count."""
+
+        class Own(base):  # type: ignore[misc]
+            def __len__(self) -> int:
+                return 7
+
+            def __iter__(self) -> Iterator[int]:
+                return iter([5])
+
+        own = Own([1, 2])
+        f = keep(lambda: [len(own), *own, own[0]])
+        assert f() == f() == [7, 5, 1]
+        assert f.cache.stats().hits == 1
+        own[0] = 3
+        assert f() == [7, 5, 3]
+
+    def test_an_object_that_the_first_call_makes_is_the_memory_of_the_function(
+        self, keep: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With an object among the arguments, the same call was computed again, and one more in each later run."""
+
+        def run(weight: int = 3) -> Any:
+            module = types.ModuleType("warmstore_model")
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+            exec(
+                f"class Model:\n    def __init__(self): self.weight = {weight}\n"
+                "MODEL = None\n"
+                "def model():\n    global MODEL\n    MODEL = MODEL or Model()\n    return MODEL\n"
+                "def f(box): return model().weight * box.size\n",
+                vars(module),
+            )
+            return keep(module.f)
+
+        first = run()
+        assert [first(Box(size)) for size in (1, 1, 2)] == [3, 3, 6]
+        assert first.cache.stats().hits == 1
+        assert [run(4)(Box(2)), run()(Box(2))] == [8, 6]
+        later = run()
+        assert [later(Box(3)), later(Box(2))] == [9, 6]
+        assert later.cache.stats().hits == 1
+        sys.modules["warmstore_model"].MODEL.weight = 5  # by the program
+        assert later(Box(3)) == 15
+
+    def test_what_a_method_puts_into_its_object_is_its_memory_for_any_arguments(self, keep: Any) -> None:
+        class Lazy:
+            table: Any = None
+
+            @keep
+            def at(self, box: Any) -> int:
+                if self.table is None:
+                    self.table = [3, {"scale": 2}]
+                return int(self.table[0]) * box.size
+
+            @keep
+            def is_filled(self, box: Any) -> bool:
+                return self.table is not None
+
+        lazy = Lazy()
+        assert lazy.is_filled(Box(1)) is False
+        assert [lazy.at(Box(size)) for size in (1, 1, 2)] == [3, 3, 6]
+        assert Lazy.at.cache.stats().hits == 1
+        assert lazy.is_filled(Box(1)) is True  # of another function
+        assert [Lazy().at(Box(2)), lazy.at(Box(2))] == [6, 6]
+        assert Lazy.at.cache.stats().hits == 3
+        lazy.table[0] = 4
+        assert lazy.at(Box(2)) == 8
+
+    def test_the_first_object_of_a_subclass_of_a_protocol_changes_nothing(self, keep: Any) -> None:
+        """`typing` then puts a constructor into the class: the call was computed once more, in each run."""
+
+        class Reads(Protocol):
+            n = 1
+
+        class Base:
+            def __init__(self) -> None:
+                self.m = 2
+
+        class Own(Reads, Base):
+            pass
+
+        f = keep(lambda box: Own().n + Own().m + box.size)
+        assert f(Box(3)) == f(Box(3)) == 6
+        assert f.cache.stats().hits == 1
+        Base.__init__ = lambda self: setattr(self, "m", 5)  # type: ignore[method-assign, assignment]
+        del Own.__init__
+        assert f(Box(3)) == 9
+
     def test_a_constructor_counts_where_code_asks_for_the_class_by_its_name(self, keep: Any) -> None:
         class Made(torch.nn.Module):
             number = 1
@@ -716,6 +805,24 @@ class TestCode:
         assert f() == 1
         Made.__init__ = lambda self: self.__dict__.update(number=2)  # type: ignore[method-assign]
         assert f() == 2
+
+    def test_the_function_in_a_descriptor_counts(self, keep: Any) -> None:
+        """A cached property that nothing has read yet, and a partial method, kept the one of before."""
+
+        class Own:
+            by = functools.cached_property(lambda self: 1)
+            add = functools.partialmethod(lambda self, k, x: int(k + x), 1)
+
+        by, add, own, other = vars(Own)["by"], vars(Own)["add"], Own(), Own()
+        f, g = keep(lambda: own.by), keep(lambda x: other.add(x))
+        assert [f(), g(2)] == [1, 3]
+        del own.by
+        assert [f(), g(2)] == [1, 3]
+        assert f.cache.stats().hits == g.cache.stats().hits == 1
+        by.func, add.func = (lambda self: 5), (lambda self, k, x: int(k * x))
+        assert [f(), g(2)] == [5, 2]
+        add.args = (4,)
+        assert g(2) == 8
 
     def test_a_closure_counts(self, keep: Any) -> None:
         factor = 2

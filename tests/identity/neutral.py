@@ -32,9 +32,26 @@ def outer(k):
     return lambda x: helper(x) + k + offset(2)
 
 
+class Timed:
+    """Stands for a decorator that is a class."""
+
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+        self.function = function
+
+    def __call__(self, x):
+        return self.function(x)
+
+
+@Timed
+def half(x: int):
+    """Half of it."""
+    return x / 2
+
+
 def step(x):
     """The step."""
-    return outer(5)(x)
+    return outer(5)(next(map(half, [x])))
 ''',
     "object": '''
 class Step:
@@ -358,7 +375,7 @@ NEUTRAL = [
     Neutral("unrelated import", _each(lambda text: "import colorsys\nfrom decimal import Decimal\n" + text)),
     Neutral("other order of definitions", _each(_reordered)),
     Neutral("annotations", _each(lambda text: text.replace("def step(x):", "def step(x: int) -> float:").replace(
-        "def __call__(self, x):", "def __call__(self, x: int) -> float:"))),
+        "def __call__(self, x):", "def __call__(self, x: int) -> float:").replace("def half(x: int)", "def half(x)"))),
     Neutral("unrelated subclass",
             _each(lambda text: text + "\n\nclass More(Step if 'Step' in globals() else object):\n    pass\n")),
     Neutral("unrelated file", lambda files: {**files, "more.py": "N = 1\n", "notes.txt": "none"}),

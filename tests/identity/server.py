@@ -139,12 +139,16 @@ def _in_threads(system: Any, said: list[str]) -> list[Any]:
 
 
 class Server:
-    """A running server. A context manager."""
+    """A running server. A context manager.
 
-    def __init__(self, *, hash_seed: str = "0") -> None:
-        start: Any = warm.popen if hash_seed == warm.HASH_SEED else subprocess.Popen
+    Args:
+        without_torch: its children have not imported torch.
+    """
+
+    def __init__(self, *, hash_seed: str = "0", without_torch: bool = False) -> None:
+        start: Any = warm.popen if hash_seed == warm.HASH_SEED and not without_torch else subprocess.Popen
         self._process: subprocess.Popen[bytes] = start(
-            [sys.executable, "-m", "tests.identity.server"],
+            [sys.executable, "-m", "tests.identity.server", *(["--without-torch"] if without_torch else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
@@ -249,9 +253,14 @@ def _serve() -> None:
         replies.write(pickle.dumps(perform(pickle.load(tasks))))
         replies.flush()
         os._exit(0)
-    from tests.identity import torch_systems
+    if "--without-torch" in sys.argv:
+        from tests.identity import random_runs
 
-    torch_systems.warm()
+        random_runs.warm()
+    else:
+        from tests.identity import torch_systems
+
+        torch_systems.warm()
     while True:
         try:
             task = _receive(tasks)

@@ -53,6 +53,23 @@ DOCUMENTATION: dict[str, Edit] = {
         "prompt A",
         "prompt B",
     ),
+    "docstring of an object around a function": (
+        """
+        import functools
+
+        class Timed:
+            def __init__(self, function):
+                functools.update_wrapper(self, function)
+
+        @Timed
+        def f(x):
+            "prompt A"
+
+        def step(): return [each.__doc__ for each in (f,)]
+        """,
+        "prompt A",
+        "prompt B",
+    ),
     "docstring of a member of an enum": (
         """
         import enum

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from warmstore.errors import NoFingerprint, NotStateless
-from warmstore.identity.call_effects import effects_of
+from warmstore.identity.call_effects import Shared, effects_of, roots_of
 from warmstore.identity.identity import Identity, reasons, walk_over
 from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.walk import Walk
@@ -43,6 +43,7 @@ class CallIdentity:
         renewed_in_children(self, "_lock")
         self._alone: RecordedIdentity | None = None
         self._checked: Identity | None = None
+        self._effects: Shared = {}
         self._known: OrderedDict[Any, tuple[dict[str, Any], RecordedIdentity]] = OrderedDict()
 
     def recorded(self, objects: Mapping[str, Any]) -> RecordedIdentity:
@@ -75,6 +76,7 @@ class CallIdentity:
         look = partial(_look, thing, others, self._name, self._ignore)
         key = self._ignore, tuple((place, id(value)) for place, value in objects.items())
         effects = effects_of(self._function, ("cached", key), objects=objects.values())
+        effects.arguments, effects.of_function = roots_of({} if others else named), self._effects
         return RecordedIdentity(look, self._version, effects, is_strict=True)
 
     def check(self, recorded: RecordedIdentity, identity: Identity) -> None:

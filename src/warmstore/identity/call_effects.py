@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
 from warmstore.identity.identity import WalkResult
+from warmstore.identity.places import Names
 from warmstore.identity.plain_data import READ_ONLY
 from warmstore.identity.watch import LEFT
 
@@ -23,7 +25,13 @@ _START = "@0:|"
 written_by_calls: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """Tensors and arrays that the library's calls have made or written to, by their ids."""
 
-_shared: dict[Any, tuple[weakref.ref[Any], dict[str, tuple[str | None, str | None]]]] = {}
+Roots = dict[Any, tuple[str, weakref.ref[Any]]]
+"""The beginnings of places, and what is there, by keys in this process."""
+
+Shared = dict[Any, tuple[weakref.ref[Any], dict[str, tuple[Names, str | None, str | None]]]]
+"""Effects of calls on things, by the keys of these."""
+
+_shared: Shared = {}
 """Effects of calls on functions, classes and modules, which other identities may read too."""
 
 _Effects = dict[Any, tuple["CallEffects", list[weakref.ref[Any]]]]
@@ -49,12 +57,15 @@ class CallEffects:
 
     changed: by place, the fact before the first call that changed it, and after the last one. None stands for no fact.
     running: one object for each call that is running. A call that was interrupted anywhere takes its object with it.
+    arguments: the places of arguments. of_function: effects of calls of one function with any arguments.
     """
 
     def __init__(self) -> None:
         self.current: WalkResult | None = None
         self.changed: dict[str, tuple[str | None, str | None]] = {}
         self.was_called = False
+        self.arguments: Roots = {}
+        self.of_function: Shared = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -91,30 +102,38 @@ class CallEffects:
                 if place not in self.changed or after != last.get(place):
                     before = last.get(place)
                 self.changed[place] = before, now.facts.get(place)
-        self._share(now, [place for place in changed if place in self.changed and not place.startswith(_START)])
+        if own_changes := [place for place in changed if place in self.changed]:
+            self._share(now, now.roots, _shared, own_changes, "@")
+            self._share(now, now.roots | self.arguments, self.of_function, own_changes, _START)
         self.current, self.was_called = now, True
         return any(place in fixed for place in changed)
 
-    def _share(self, now: WalkResult, changed: Collection[str]) -> None:
-        """Publish effects on globals, classes and functions to all identities that read them."""
-        for key, (root, thing) in now.roots.items() if changed else ():
+    def _share(self, now: WalkResult, roots: Roots, shared: Shared, changed: Collection[str], without: str) -> None:
+        """Publish effects below some roots, but for facts that have a text."""
+        for key, (root, thing) in roots.items():
             for place in changed:
                 before, after = self.changed[place]
-                if place.startswith(root) and "@" not in f"{before}{after}":
-                    known = _shared.get(key)
+                if place.startswith(root) and without not in f"{before}{after}":
+                    known = shared.get(key)
                     if known is None or known[0]() is not thing():
-                        known = _shared[key] = thing, {}
-                    known[1][place[len(root) :]] = before, after
+                        known = shared[key] = thing, {}
+                    known[1][place[len(root) :]] = now.names, before, after
 
     def take_shared(self, now: WalkResult) -> None:
-        """Take over effects that calls of other objects have had on what this one reads too."""
-        for key, (thing, facts) in list(_shared.items()):
-            root, other = now.roots.get(key, ("", None))
-            if other is not None and other() is thing():
-                for suffix, (before, after) in facts.items():
-                    text, own = now.facts.get(root + suffix), self.changed.get(root + suffix)
-                    if text == after and (own is None or own[1] != text):
-                        self.changed[root + suffix] = before, after
+        """Take over effects that other calls have had on what this one reads too."""
+        roots = now.roots | self.arguments
+        for shared in (_shared, self.of_function):
+            for key in [key for key in list(shared) if key in roots]:
+                (thing, facts), (root, other) = shared[key], roots[key]
+                if other() is not None and other() is thing():
+                    self._take(now, root, facts)
+
+    def _take(self, now: WalkResult, root: str, facts: dict[str, tuple[Names, str | None, str | None]]) -> None:
+        for suffix, (names, before, after) in list(facts.items()):
+            text, own = now.facts.get(root + suffix), self.changed.get(root + suffix)
+            with suppress(ValueError):  # another walk has met other modules
+                if text == names.renumbered(after, now.names) and (own is None or own[1] != text):
+                    self.changed[root + suffix] = names.renumbered(before, now.names), text
 
     def undone(self, now: WalkResult) -> WalkResult:
         """The result of a walk with the effects of calls undone."""
@@ -144,7 +163,17 @@ class CallEffects:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+        self.arguments, self.of_function = {}, {}
         self._begin()
+
+
+def roots_of(arguments: Mapping[str, Any]) -> Roots:
+    """The places of arguments, by keys in this process. Those without weak references are left out."""
+    found: Roots = {}
+    for name, value in arguments.items():
+        with suppress(TypeError):
+            found["argument", id(value)] = f"{_START}({name})", weakref.ref(value)
+    return found
 
 
 def effects_of(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copyreg
 import struct
+from collections import deque
+from collections.abc import Iterator
 from types import MemberDescriptorType
 from typing import Any
 
@@ -22,6 +24,23 @@ def full_name(thing: Any) -> str:
     """The module and qualified name of a function or class. Spawned processes call `__main__` by another name."""
     module = str(thing.__module__)
     return f"{'__main__' if module == '__mp_main__' else module}.{thing.__qualname__}"
+
+
+class Elements:
+    """The elements of a list, set or deque of a subclass, past methods of the subclass that count or give others."""
+
+    def __init__(self, value: list[Any] | set[Any] | deque[Any]) -> None:
+        self._value = value
+        self._base: Any = next(base for base in (list, set, deque) if isinstance(value, base))
+
+    def __len__(self) -> int:
+        return int(self._base.__len__(self._value))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._base.__iter__(self._value))
+
+    def __contains__(self, value: object) -> bool:
+        return any(each is value for each in self)
 
 
 def pointers(objects: Any) -> Any:

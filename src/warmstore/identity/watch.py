@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from warmstore.identity.object_state import MISSING, pointers, slots_of
+from warmstore.identity.object_state import MISSING, Elements, pointers, slots_of
 from warmstore.identity.plain_data import array_text, nbytes_of
 
 SHARE = 0.01
@@ -177,7 +177,7 @@ class Watch:
             self.add(base.keys(value))
             self.add(base.values(value))
         elif isinstance(value, list | deque | set):
-            self.add(value)
+            self.add(Elements(value))
 
     def add_plain(self, value: Any) -> None:
         """Watch a container of plain data, or an object whose attributes are plain data."""

@@ -11,6 +11,7 @@ import types
 import typing
 from typing import Any
 
+from warmstore.identity.kinds.objects import without_documentation
 from warmstore.identity.kinds.registry import attribute_rule, rule
 from warmstore.identity.object_state import MISSING, attributes_of, content_of
 from warmstore.identity.origin import origin_of, origin_of_name
@@ -31,10 +32,16 @@ def _partial(walk: Walk, place: Place, value: Any) -> None:
     walk.watch(value.keywords)
     walk.watch_attributes(value)
     read_call(walk, place, value.func, value.args, value.keywords)
-    walk.attributes(place, vars(value))
+    walk.attributes(place, without_documentation(walk, place, vars(value)))
 
 
-rule(functools.partialmethod)(attribute_rule("func", "args", "keywords"))
+@rule(functools.partialmethod)
+def _partial_method(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, "partialmethod")
+    walk.watch_attributes(value)
+    walk.attributes(place, {name: getattr(value, name) for name in ("func", "args", "keywords")})
+
+
 rule(property)(attribute_rule("fget", "fset", "fdel"))
 rule(staticmethod, classmethod)(attribute_rule("__func__"))
 

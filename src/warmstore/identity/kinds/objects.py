@@ -14,14 +14,16 @@ import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import WRAPPER_ASSIGNMENTS, partial
 from itertools import chain, compress
 from operator import is_
+from types import FunctionType
 from typing import Any
 
 from warmstore.identity.kinds.registry import rule
 from warmstore.identity.named_files import content_of, stat_of
 from warmstore.identity.object_state import (
+    MISSING,
     attributes_of,
     defines_copying,
     has_plain_state,
@@ -31,8 +33,10 @@ from warmstore.identity.object_state import (
 )
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
+from warmstore.identity.reads.attributes import INTROSPECTION
 from warmstore.identity.walk import Walk
 
+_READERS = (*INTROSPECTION, "vars", "__dict__", "dumps")
 _NEW_OBJECT = vars(copyreg)["__newobj__"]
 _OF_THIS_PROCESS = {
     "pydantic._internal._decorators": "cls_ref",  # names the class of a validator with an address
@@ -123,7 +127,7 @@ def record_object(walk: Walk, place: Place, value: Any) -> None:
     if has_plain_state(kind):
         walk.fact(place, f"object of {walk.cls(kind)}")
         walk.watch_attributes(value)
-        walk.attributes(place, attributes_of(value))
+        walk.attributes(place, without_documentation(walk, place, attributes_of(value)))
         return
     walk.watch_attributes(value)
     base = next((base for base in _EXTENDED if isinstance(value, base)), None)
@@ -161,6 +165,18 @@ def record_object(walk: Walk, place: Place, value: Any) -> None:
     if isinstance(value, BaseException):  # its pickle lacks this
         walk.watch_cell(partial(getattr, value, "__cause__"))
         walk.whole(place + ".__cause__", value.__cause__)
+
+
+def without_documentation(walk: Walk, place: Place, attributes: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of an object without what `functools.update_wrapper` has copied from a function: docstring, name
+    and annotations, which count where code reads them."""
+    wrapped = attributes.get("__wrapped__")
+    if not isinstance(wrapped, FunctionType) or walk.settings.read_elsewhere:
+        return attributes
+    copied = {name for name in WRAPPER_ASSIGNMENTS if attributes.get(name, MISSING) is getattr(wrapped, name, None)}
+    for name in copied:
+        walk.if_named(_READERS, place, partial(walk.look, place + f".{name}", attributes[name]))
+    return {name: value for name, value in attributes.items() if name not in copied}
 
 
 def _reduced(walk: Walk, place: Place, kind: type, reduced: tuple[Any, ...]) -> None:

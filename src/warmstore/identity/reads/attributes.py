@@ -319,6 +319,7 @@ def _read_object(walk: Walk, value: Any, place: Place, name: str, rest: Chain) -
             return
         read(walk, own[name], at, rest)
         if raw is not None and hasattr(raw, "func"):
+            walk.watch_cell(partial(getattr, raw, "func"))
             _read_bound(walk, at + ".<cached property>", raw.func, value, place)
     elif raw is None:
         walk.fact(at, "missing")
@@ -332,6 +333,7 @@ def _read_object(walk: Walk, value: Any, place: Place, name: str, rest: Chain) -
     elif isinstance(raw, classmethod):
         _read_bound(walk, at, raw.__func__, kind, at + ".<class>")
     elif type(raw).__name__ == "cached_property" and type(raw).__module__ == "functools":
+        walk.watch_cell(partial(getattr, raw, "func"))
         _read_bound(walk, at, raw.func, value, place)
     elif hasattr(type(raw), "__get__"):
         walk.whole(place, value)

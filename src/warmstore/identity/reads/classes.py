@@ -9,6 +9,7 @@ import abc
 import enum
 import re
 import sys
+import typing
 from collections.abc import Callable
 from functools import partial
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
@@ -39,6 +40,8 @@ _OF_ENUMS = frozenset(
      "__getnewargs__", "_order_", "_sort_order_")
 )  # fmt: skip
 
+_OF_PROTOCOLS = vars(typing).get("_no_init_or_replace_init")
+
 CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
 """These count only where code may make another object of a class; an existing object has been made already."""
 
@@ -66,8 +69,17 @@ def makes_others(cls: type) -> bool:
 def read_constructors(walk: Walk, place: Place, cls: type) -> None:
     """Record the constructors of a class."""
     for name in CONSTRUCTORS:
-        if name in vars(cls):
+        if name in vars(cls) and not _is_of_protocol(cls, name):
             walk.whole(place + f".{name}", vars(cls)[name])
+
+
+def _is_of_protocol(cls: type, name: str) -> bool:
+    """Whether a constructor is that of a base, which `typing` puts into a class that inherits from a protocol as the
+    first object of it is made."""
+    if name != "__init__" or typing.Protocol not in cls.__mro__:
+        return False
+    inherited = (vars(base).get(name) for base in cls.__mro__[1:])
+    return vars(cls)[name] is next(each for each in inherited if each not in (None, _OF_PROTOCOLS))
 
 
 def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
@@ -210,7 +222,9 @@ def document(walk: Walk, thing: Any) -> None:
         walk.cls(thing)
         annotated = [base for base in thing.__mro__ if origin_of_class(base).is_program]
     else:
-        for part in getattr(thing, "__args__", ()) or ():
+        wrapped = getattr(thing, "__dict__", {}).get("__wrapped__")  # its documentation is that of the object
+        parts = [*(getattr(thing, "__args__", ()) or ()), *([wrapped] if isinstance(wrapped, FunctionType) else ())]
+        for part in parts:
             document(walk, part)
         return
     walk.documented |= {id(base): base for base in annotated}
