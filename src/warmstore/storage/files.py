@@ -375,11 +375,8 @@ def write_failed(error: OSError, path: Path) -> WriteFailed:
     if error.errno == errno.EDEADLK:
         return WriteFailed(error.errno, error.strerror, str(path))
     reason = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EIO  # of our own errors, which have none
-    return WriteFailed(
-        error.errno or reason,
-        f"the disk refused a write ({error.strerror or error}); the rows are still pending",
-        str(path),
-    )
+    text = f"the disk refused a write ({error.strerror or error}); the rows are still pending"
+    return WriteFailed(error.errno or reason, text, str(path))
 
 
 def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
