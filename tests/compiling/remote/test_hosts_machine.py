@@ -195,6 +195,9 @@ def test_hosts_find_what_was_published() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         HostsMachine,
         settings=settings(
-            max_examples=either(2, 60), stateful_step_count=either(10, 30), suppress_health_check=list(HealthCheck)
+            max_examples=either(2, 60),
+            stateful_step_count=either(10, 30),
+            suppress_health_check=list(HealthCheck),
+            derandomize=True,
         ),
     )

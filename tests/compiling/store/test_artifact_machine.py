@@ -329,6 +329,9 @@ def test_an_artifact_store_equals_a_dict() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         ArtifactMachine,
         settings=settings(
-            max_examples=either(12, 150), stateful_step_count=either(20, 40), suppress_health_check=list(HealthCheck)
+            max_examples=either(12, 150),
+            stateful_step_count=either(20, 40),
+            suppress_health_check=list(HealthCheck),
+            derandomize=True,
         ),
     )
