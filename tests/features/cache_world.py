@@ -286,6 +286,10 @@ class CacheWorld(RuleBasedStateMachine):
                 assert self.was_removed
             elif "writing cached features failed; they stay pending" in message:
                 assert any(self.errors(opened) for opened in self.opened)
+            elif any(
+                opened.options["async_write"] for opened in self.opened
+            ):  # a copy of what a thread wrote just then
+                assert re.match("hot_size=.*too small for rows|.*/copy .* are missing or damaged", message), message
             else:
                 assert re.match("hot_size=.*too small for rows", message), message
         self.logged.messages.clear()
