@@ -36,17 +36,9 @@ opened_any = precondition(lambda self: self.opened)
 class CacheMachine(CacheWorld):
     """Random programs."""
 
-    @initialize(
-        variable=st.booleans(),
-        max_size=st.sampled_from([None, None, None, "4MB", "9MB"]),
-        form=st.sampled_from(["tensor", "wide"]),
-        given=options(),
-    )
-    def begin(self, variable: bool, max_size: str | None, form: str, given: dict[str, Any]) -> None:
+    @initialize(variable=st.booleans(), max_size=st.sampled_from([None, None, None, "4MB", "9MB"]), given=options())
+    def begin(self, variable: bool, max_size: str | None, given: dict[str, Any]) -> None:
         self.common = {"variable": variable, "max_size": max_size, "lists": "per_sample"}
-        if max_size:
-            for number in (0, 1):
-                self.give(number, "form", form, 0)
         self.open_cache(NAMES[0], given)
 
     # Opening and closing
@@ -65,7 +57,9 @@ class CacheMachine(CacheWorld):
 
     @rule(number=st.integers(0, 1), name=st.sampled_from(list(VALUES)), data=st.data(), how=st.integers(0, 3))
     def change(self, number: int, name: str, data: Any, how: int) -> None:
-        self.give(number, name, data.draw(st.sampled_from(VALUES[name]), "value"), how)
+        value = data.draw(st.sampled_from(VALUES[name]), "value")
+        self.nets[number].change(name, value, how)
+        self.states[number] = replace(self.states[number], **{name: value})
 
     @opened_any
     @rule(number=ANY, net=NET, batch=batches())
@@ -311,7 +305,8 @@ class CacheMachine(CacheWorld):
             left[0] -= threading.current_thread() is threading.main_thread()
             if left[0] == 0:
                 left[0] = -1
-                self.give(net, name, value, 1)
+                self.nets[net].change(name, value, 1)
+                self.states[net] = new
 
         assert opened.files is not None
         opened.files.check = check
@@ -439,7 +434,7 @@ def run(examples: int, steps: int, *, derandomize: bool) -> None:
 
 
 def test_caches_equal_functions() -> None:
-    run(either(5, 20), 30, derandomize=True)
+    run(either(3, 20), 30, derandomize=True)
 
 
 @pytest.mark.slow
