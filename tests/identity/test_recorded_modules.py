@@ -6,6 +6,7 @@ import os
 import pickle
 import threading
 import weakref
+from contextlib import nullcontext
 from functools import partial
 from typing import ClassVar
 
@@ -258,7 +259,8 @@ class Last:
         return "last"
 
 
-def test_what_a_call_changes_while_the_end_of_another_is_looked_at_is_memory():
+@pytest.mark.parametrize("is_ending", [True, False])
+def test_what_a_call_changes_while_another_one_looks_is_memory(*, is_ending):
     """It was the program's change from then on, of which nobody knew: the module had another identity."""
     model = Remembering()
     model.z = Last()
@@ -266,9 +268,10 @@ def test_what_a_call_changes_while_the_end_of_another_is_looked_at_is_memory():
     before = one.identity
     call(one, model)
     with one.calling():
-        with one.calling():
+        with one.calling() if is_ending else nullcontext():
             model.memo["one"] = 1
             model.z.meanwhile.append(lambda: model.memo.update(other=2))
+        assert one.refresh() == before
         assert model.memo["other"] == 2
     assert one.refresh() == before
     assert one.refresh(again=True) == before

@@ -119,6 +119,7 @@ class RecordedIdentity:
     def _walk_again(self) -> None:
         if self.effects.running:
             self._learn()
+            self._is_current = False  # a running call may have changed what the walk had read before
         else:
             self._settle(self._walked())
 
@@ -128,7 +129,7 @@ class RecordedIdentity:
             now = self._walked()
         if self.effects.learn(now, weights_too=not self._is_strict):
             self._settle(now)
-        self._is_current = len(self.effects.running) < 2  # other calls may have changed what the walk had read before
+        self._is_current = len(self.effects.running) < 2  # as in `_walk_again`
         return now
 
     def _walked(self) -> WalkResult:
