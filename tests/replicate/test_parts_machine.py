@@ -301,9 +301,9 @@ def run(examples: int, steps: int, *, derandomize: bool) -> None:
 
 
 def test_hosts_that_share_a_cache() -> None:
-    run(either(3, 25), 40, derandomize=True)
+    run(either(6, 40), 40, derandomize=True)
 
 
 @pytest.mark.slow
 def test_hosts_that_share_a_cache_for_long() -> None:
-    run(300, 60, derandomize=False)
+    run(100, 60, derandomize=False)

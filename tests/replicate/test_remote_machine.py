@@ -430,4 +430,4 @@ def test_machines_that_share_remotes() -> None:
 
 @pytest.mark.slow
 def test_machines_that_share_remotes_for_long() -> None:
-    run(300, 60, derandomize=False)
+    run(100, 60, derandomize=False)
