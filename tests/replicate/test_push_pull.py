@@ -20,6 +20,7 @@ from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.errors import Damaged, Diverged, NotAStore, RemoteRefused, RemoteUnavailable, StoreExists
+from warmstore.records.write import chunk_merging
 from warmstore.replicate import push, push_part
 from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.remote_snapshot import read_heads
@@ -272,6 +273,31 @@ def test_chunks_of_live_writers_wait(at_s3: str, tmp_path: Path) -> None:
     check(tmp_path / "b", tmp_path / "a")
 
 
+def test_chunks_that_were_merged_behind_a_live_writer_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The remote got a log that names the chunks of before, without them."""
+    monkeypatch.setattr(chunk_merging, "FAN_IN", 3)
+    store = make(tmp_path / "a", 50, chunk_size="1GB")
+    with store, ws.RecordStore.open(tmp_path / "a", "a") as writer:
+        store.push(tmp_path / "remote")
+        for _ in range(2):
+            add(store, 50)
+            store.seal()
+            if len(store) == 100:
+                writer.refresh()
+                add(writer, 50)
+                store.refresh()
+        assert not (tmp_path / "a" / "g0001" / "000000.arrow").exists()
+        assert store.push(tmp_path / "remote").waiting == 1
+        with ws.RecordStore.clone(tmp_path / "remote", tmp_path / "b") as copy:
+            assert copy.verify().ok
+            assert len(copy) == 50
+        writer.close()
+        assert store.push(tmp_path / "remote").waiting == 0
+        with ws.RecordStore.open(tmp_path / "b") as copy:
+            copy.pull(tmp_path / "remote")
+    check(tmp_path / "b", tmp_path / "a")
+
+
 def test_two_who_push_at_once(at_s3: str, tmp_path: Path) -> None:
     with make(tmp_path / "a", 100) as store:
         store.push(at_s3)
@@ -357,6 +383,7 @@ def test_the_server_dies_in_a_pull(nginx: Nginx, tmp_path: Path) -> None:
 
 PATIENT = """
 from dataclasses import replace
+from warmstore.records.write import chunk_merging
 from warmstore.replicate import push, push_part
 from warmstore.replicate.remote_copy import Remote
 hasty = Remote.open

@@ -208,6 +208,22 @@ def test_generations_that_are_gone_take_no_room(tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache").glob("*/*/g[0-9]*"))) == 2  # the last, and the one that others may still read
 
 
+def test_a_reader_of_a_generation_that_is_gone_is_told(tmp_path: Path) -> None:
+    """It raised FileNotFoundError, of a temporary file."""
+    with make(tmp_path / "a", 100) as local:
+        local.push(tmp_path / "remote")
+        url, cache = (tmp_path / "remote").as_uri(), tmp_path / "cache"
+        with ws.RecordStore.open(url, cache_dir=cache) as store, ws.RecordStore.open(url, cache_dir=cache) as other:
+            for _ in range(2):
+                local.rebalance(progress=False)
+                local.push(tmp_path / "remote")
+                other.refresh()
+            with pytest.raises(RemoteUnavailable, match=r"g0001 is gone.*refresh\(\)"):
+                store.gather(slice(None))
+            store.refresh()
+            assert same(store, local)
+
+
 def test_damage_of_a_copy_says_that_it_can_be_had_again(tmp_path: Path) -> None:
     with make(tmp_path / "a", 100) as local:
         local.push(tmp_path / "remote")

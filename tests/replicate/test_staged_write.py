@@ -191,7 +191,7 @@ def test_a_remote_commit_whose_answer_was_lost_is_made_once(
         raise ws.RemoteUnavailable("no answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(staged_write, "write_head", lost)
+        patched.setattr(staged_write, "add_head" if append else "write_head", lost)
         with pytest.raises(ws.RemoteUnavailable):
             write.commit(parts)
     assert numbers(url) == before + expected(200, 100)
@@ -229,7 +229,7 @@ def test_a_remote_commit_that_failed_is_repeated_after_its_block(
         raise ws.RemoteUnavailable("no answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(staged_write, "write_head", fail)
+        patched.setattr(staged_write, "add_head" if append else "write_head", fail)
         with pytest.raises(ws.RemoteUnavailable), write:
             write.commit(parts)
     if is_late:  # the remote goes on with a request that the client has given up

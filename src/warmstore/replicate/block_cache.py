@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from warmstore.errors import BadArtifact, BadBudget, Damaged
+from warmstore.errors import BadArtifact, BadBudget, Damaged, RemoteUnavailable
 from warmstore.records.format.chunk_names import chunk_numbers, chunk_path
 from warmstore.remote.objects import Objects
 from warmstore.replicate.block_states import (
@@ -169,7 +169,7 @@ class BlockCache:
             pages: int64 [n], indices in the table: PAGES times a chunk's number, plus the number of a block.
 
         Raises:
-            RemoteUnavailable, RemoteRefused: a block is missing and cannot be fetched.
+            RemoteUnavailable, RemoteRefused: a block is missing and cannot be fetched, or the folder was removed.
             Damaged: the remote's bytes do not match their hashes.
             BadBudget: more blocks than the cache may hold.
         """
@@ -180,7 +180,15 @@ class BlockCache:
                     states[pages] = USED
                     yield
                     return
-            self.fetch(np.unique(pages), ahead=True)
+            try:
+                self.fetch(np.unique(pages), ahead=True)
+            except FileNotFoundError:
+                if self.folder.exists():
+                    raise
+                raise RemoteUnavailable(
+                    f"{self.folder} is gone, and blocks of it are needed: other processes of this machine have opened "
+                    "two later states of the store, which was rebalanced. Call refresh(), or open it again"
+                ) from None
 
     def fetch_chunk(self, number: int, advance: Callable[[int], object]) -> None:
         """Fetch all blocks of a chunk. `advance` is called with numbers of bytes, first of the blocks present."""

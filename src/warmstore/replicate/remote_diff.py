@@ -1,5 +1,6 @@
 """The relation of a store and its copy at a remote: which of the two continues the other."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from warmstore.records.log.log_entries import (
     UPDATE,
     Entries,
 )
+from warmstore.records.log.number_lists import Numbers
 from warmstore.records.read.live_batches import live_batches
 from warmstore.remote.objects import Objects
 from warmstore.replicate.parts import has_parts
@@ -42,6 +44,8 @@ class Local:
     """A store in a folder: the entries of its log, and the state of its chunks.
 
     ends: committed bytes of each chunk. waiting: chunks with live writers. numbers: the bytes of the file `numbers`.
+    finished: the entries before the first one of a chunk with a live writer, or of one that is merged or evicted by
+    entries behind it.
     """
 
     path: Path
@@ -50,6 +54,7 @@ class Local:
     ends: dict[int, int]
     waiting: frozenset[int]
     numbers: bytes
+    finished: Entries
 
     @classmethod
     def read(cls, path: Path, files: Files) -> "Local":
@@ -72,8 +77,8 @@ class Local:
                 end = int(entry["offset"]) + int(entry["header"]) + int(entry["body"])
                 ends[int(entry["chunk"])] = max(ends.get(int(entry["chunk"]), 0), end)
             numbers = open_numbers(path, manifest, files)
-            evicted = entries["chunk"][entries["kind"] == EVICTED].tolist()
-            for chunk in live_batches(entries, 0, numbers).merged_away.union(evicted):
+            gone = _merged_or_evicted(entries, numbers)
+            for chunk in gone:
                 ends.pop(chunk, None)
             sealed = set(entries["chunk"][entries["kind"] == SEALED].tolist())
             folder = path / manifest.generation_folder
@@ -81,7 +86,13 @@ class Local:
             late = log.read(known)
         if np.isin(late["chunk"], [*ends.keys() - waiting]).any():  # a writer has committed its last rows, and ended
             return cls._of(path, manifest, files)
-        return cls(path, manifest, entries, ends, frozenset(waiting), numbers.whole())
+        finished = entries[: _first(entries, waiting)]
+        # Entries behind these may merge or evict chunks of theirs, whose files are gone then.
+        while len(finished) < len(entries) and (lost := gone - _merged_or_evicted(finished, numbers)):
+            finished, before = finished[: _first(finished, lost)], finished
+            if len(finished) == len(before):
+                break
+        return cls(path, manifest, entries, ends, frozenset(waiting), numbers.whole(), finished)
 
     def has_lost_chunks(self, files: Files) -> bool:
         """Whether chunks were rebalanced, merged or evicted since: their files may be gone."""
@@ -90,12 +101,6 @@ class Local:
 
     def chunk_path(self, chunk: int) -> Path:
         return chunk_path(self.path / self.manifest.generation_folder, chunk)
-
-    @property
-    def finished(self) -> Entries:
-        """The entries before the first one of a chunk with a live writer."""
-        unfinished = np.flatnonzero(np.isin(self.entries["chunk"], list(self.waiting)))
-        return self.entries[: unfinished[0]] if len(unfinished) else self.entries
 
     @property
     def adopted(self) -> frozenset[int]:
@@ -109,6 +114,17 @@ class Local:
 
     def _chunks_of(self, kind: int) -> frozenset[int]:
         return frozenset(self.entries["chunk"][self.entries["kind"] == kind].tolist())
+
+
+def _merged_or_evicted(entries: Entries, numbers: Numbers) -> frozenset[int]:
+    evicted = entries["chunk"][entries["kind"] == EVICTED].tolist()
+    return live_batches(entries, 0, numbers).merged_away.union(evicted)
+
+
+def _first(entries: Entries, chunks: Collection[int]) -> int:
+    """The number of the first entry of one of these chunks; that of all entries if there is none."""
+    found = np.flatnonzero(np.isin(entries["chunk"], list(chunks)))
+    return int(found[0]) if len(found) else len(entries)
 
 
 def find_copy(objects: Objects, *, at: int | None = None) -> RemoteSnapshot:
