@@ -424,4 +424,4 @@ def test_a_cached_pipeline_equals_an_uncached_one() -> None:
 
 @pytest.mark.slow
 def test_a_cached_pipeline_equals_an_uncached_one_for_long() -> None:
-    run(100, 50, derandomize=False)
+    run(80, 40, derandomize=False)
