@@ -148,7 +148,7 @@ class Boxed(Opaque):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Boxed) and same(other.value, self.value)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 def encode_boxed(variant: int) -> None:

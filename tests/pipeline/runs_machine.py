@@ -14,7 +14,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import note
-from hypothesis.stateful import RuleBasedStateMachine, invariant
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.pipeline.edited_steps import (
     CHANGING,
     ERRORS,
@@ -33,7 +33,7 @@ from tests.pipeline.programs import PATIENCE, Opening, RunningProgram, Told
 from tests.pipeline.run_models import CellModel, LoaderModel, PipelineTruth, ProgramModel, SourceModel
 
 import warmstore as ws
-from warmstore.errors import Closed, SampleSkipped
+from warmstore.errors import BadState, Closed, SampleSkipped
 from warmstore.pipeline.encoders.registry import REGISTRY
 from warmstore.storage.disk_usage import folder_bytes
 from warmstore.storage.files import Files
@@ -61,8 +61,10 @@ def plots(draw: st.DrawFn) -> PipelinePlot:
     )
 
 
-BUDGETS = st.sampled_from([64 << 20] * 6 + [120_000, 60_000, 1])
-PLACEMENTS = st.tuples(st.integers(0, 3), st.sampled_from(["disk", "memory"]), st.sampled_from(["raw", "zstd"]))
+BUDGETS = st.sampled_from([64 << 20] * 9 + [120_000, 60_000, 1])
+PLACEMENTS = st.tuples(
+    st.sampled_from([2, 1, 3, 0]), st.sampled_from(["disk", "disk", "memory"]), st.sampled_from(["raw", "raw", "zstd"])
+)
 OPENINGS = st.builds(
     Opening,
     placements=st.sampled_from([True] * 6 + [False]).flatmap(
@@ -73,7 +75,7 @@ OPENINGS = st.builds(
     counts=st.tuples(*[st.sampled_from([20, 20, 5, 2, 0])] * 3),
     memory=BUDGETS,
     disk=BUDGETS,
-    folder=st.integers(0, 3),
+    folder=st.sampled_from([0, 0, 0, 1, 2]),
     batch_size=st.integers(1, 5),
     seed=st.integers(0, 1),
     shuffles=st.booleans(),
@@ -275,19 +277,45 @@ class RunsMachine(RuleBasedStateMachine):
         found = self.openings[-1 - again % len(self.openings)]
         return replace(found, workers=0 if running.is_child else found.workers)
 
-    def open_one(self, running: ProgramModel, at: int, opening: Opening, count: int | None) -> None:
+    def open_one(self, running: ProgramModel, at: int, opening: Opening, count: int | None) -> bool:
+        """Open a loader and read some batches; False if a sample is broken and no loader is opened."""
         chosen = self.truth.chosen(running.cells[at])
         self.last += 1
         told = self.told(running.program.do("open", self.last, at, opening))
         if isinstance(told.error, BrokenSample):
             assert TRAP.is_broken
-            return
+            return False
         length = self.well(told)
         assert length == len(chosen), (length, chosen)
         numbers = [self.truth.number(running.cells[at], index) for index in chosen]
         running.loaders[self.last] = LoaderModel(at, opening, chosen, numbers)
         if count != 0:
             self.read(running, self.last, count)
+        return True
+
+    def save_one(self, running: ProgramModel, number: int) -> None:
+        """Take the state of a loader."""
+        loader = running.loaders[number]
+        state = self.well(running.program.do("state", number))
+        assert (state["epoch"], state["place"]) == (loader.epoch, loader.place)
+        if loader.place or not self.states:  # most states in an epoch's middle
+            self.states.append((state, loader, loader.epoch, loader.place))
+
+    def load(self, running: ProgramModel, number: int, state: int) -> None:
+        """Load a state, the last one for 0, which is refused only if data, order or seed are others."""
+        loader = running.loaders[number]
+        saved, other, epoch, place = self.states[-1 - state % len(self.states)]
+        told = self.told(running.program.do("load", number, saved))
+        one, two = loader.opening, other.opening
+        is_same = len(loader.chosen) == len(other.chosen) and one.shuffles == two.shuffles
+        is_same &= one.seed == two.seed or not one.shuffles
+        if isinstance(told.error, BadState):
+            is_same &= loader.data == other.data and loader.chosen == other.chosen and one.seed == two.seed
+            assert not is_same, told.error
+            return
+        self.well(told)
+        assert is_same
+        loader.epoch, loader.place, loader.is_loaded = epoch, place, bool(place)
 
     def leave_one(self, running: ProgramModel, number: int) -> None:
         if running.loaders[number].parts is not None:
@@ -316,6 +344,53 @@ class RunsMachine(RuleBasedStateMachine):
             self.programs.remove(running)
             return None
         return self.told(told)
+
+    # Folders
+
+    @rule(which=st.integers(0, 3), how=st.sampled_from(["copy", "move"]))
+    def copy_folder(self, which: int, how: str) -> None:
+        """A folder is copied or moved while it is open, and used there."""
+        old = self.folders[which % len(self.folders)]
+        if not old.exists() or len(self.folders) > 3:
+            return
+        new = self.work / f"folder {len(self.folders)}"
+        if how == "move":
+            self.is_damaged = True
+            old.rename(new)
+        else:
+            shutil.copytree(old, new)
+        self.folders.append(new)
+        if old in self.limits:
+            self.limits[new] = self.limits[old]
+
+    @rule(
+        which=st.integers(0, 3),
+        part=st.sampled_from(["folder", "tier", "version", "file", "bytes"]),
+        at=st.integers(0, 40),
+    )
+    def remove(self, which: int, part: str, at: int) -> None:
+        """A part of a folder is removed or damaged while it is open."""
+        folder = self.folders[which % len(self.folders)]
+        tier = folder / "warmstore-samples"
+        if not tier.exists():
+            return
+        self.is_damaged = True
+        if part in ("folder", "tier"):
+            shutil.rmtree(folder if part == "folder" else tier)
+            return
+        found = sorted(tier.iterdir() if part == "version" else tier.rglob("*"))
+        found = [path for path in found if path.is_dir() == (part == "version")]
+        if not found:
+            return
+        path = found[at % len(found)]
+        if part == "version":
+            shutil.rmtree(path)
+        elif part == "file":
+            path.unlink()
+        elif content := path.read_bytes():
+            with path.open("r+b") as file:
+                file.seek(at * 37 % len(content))
+                file.write(b"x")
 
     # What must hold after every step
 

@@ -15,7 +15,7 @@ from tests.faults.children import in_child, well
 from warmstore.storage import lease as lease_module
 from warmstore.storage.files import Files
 from warmstore.storage.folder_removal import is_hidden
-from warmstore.storage.lease import UsageLease, lock_path, remove_unused
+from warmstore.storage.lease import UsageLease, is_locked, lock_path, remove_unused
 
 pytestmark = pytest.mark.forks
 
@@ -251,3 +251,11 @@ def test_a_child_that_is_forked_meanwhile_does_not_keep_the_lock(
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
     assert len(children) == 1
+
+
+def test_a_lease_that_nobody_has_is_over(tmp_path: Path) -> None:
+    """As of a constructor that an interrupt has ended."""
+    lease = UsageLease(tmp_path / "folder")
+    assert is_locked(lock_path(tmp_path / "folder"))
+    del lease
+    assert not is_locked(lock_path(tmp_path / "folder"))

@@ -26,7 +26,8 @@ def lock_path(folder: Path) -> Path:
 
 
 class UsageLease:
-    """Marks a folder as in use, until `release` or the end of this process and of its forked children.
+    """Marks a folder as in use, until `release`, until nobody has this object, or until the end of this process and of
+    its forked children.
 
     The constructor waits for a removal in progress, so the folder may be missing afterwards. Each new lease sets the
     modification time of the lock file, which shows the last use. `mode` is that of a new lock file.
@@ -34,6 +35,8 @@ class UsageLease:
     Raises:
         OSError: The lock file cannot be created or written, or it is a link.
     """
+
+    _descriptor = -1  # until the constructor has finished
 
     def __init__(self, folder: Path, *, mode: int = 0o666) -> None:
         self.folder = folder
@@ -45,6 +48,9 @@ class UsageLease:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.release()  # of a constructor that an interrupt has ended: the lease would stay as long as this process
 
     def release_and_remove(self) -> bool:
         """Release the lease, and remove the folder and the lock file unless other processes, apart from forked
