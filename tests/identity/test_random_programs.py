@@ -173,7 +173,7 @@ def servers() -> Iterator[tuple[Server, Server]]:
 
 
 def test_a_cached_program_equals_itself(servers: tuple[Server, Server]) -> None:
-    run(*servers, either(12, 60), edits=12, depth=3, derandomize=True)
+    run(*servers, either(10, 60), edits=12, depth=3, derandomize=True)
 
 
 @pytest.mark.slow
