@@ -178,4 +178,4 @@ def test_a_cached_program_equals_itself(servers: tuple[Server, Server]) -> None:
 
 @pytest.mark.slow
 def test_a_cached_program_equals_itself_for_long(servers: tuple[Server, Server]) -> None:
-    run(*servers, 150, edits=20, depth=4, derandomize=False)
+    run(*servers, 100, edits=20, depth=4, derandomize=False)
