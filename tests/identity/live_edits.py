@@ -97,7 +97,7 @@ class Edits:
         if "." in name:
             package = sys.modules[name.partition(".")[0]]
             self._add(f"{name} is another", functools.partial(_set, package, name.partition(".")[2], other))
-        for key in _SHADOWED:
+        for key in sorted(set(_SHADOWED) - scope.keys()):
             self._add(f"{name}.{key} is new", functools.partial(_item_set, scope, key, lambda *a, **k: 3))
 
     def _class(self, path: str, cls: type) -> None:

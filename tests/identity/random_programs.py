@@ -103,7 +103,9 @@ class _Writer:
 
     def block(self, kind: str, depth: int) -> list[str]:
         """A block: its text, and what it gives. At depth 0 it has no others within, but for numbers."""
-        return re.split(r"(?m)^=>", str(self.pick(self.blocks(kind, depth))))
+        blocks = self.blocks(kind, depth)
+        bodies = [block for block in blocks if "<body" in block]
+        return re.split(r"(?m)^=>", str(self.pick(bodies if bodies and not self.below(4) else blocks)))
 
     def blocks(self, kind: str, depth: int) -> list[str]:
         found = GRAMMAR[kind] if depth > 0 else [block for block in GRAMMAR[kind] if not _NESTED.search(block)]

@@ -39,6 +39,7 @@ class Run:
         self._arguments = arguments
         self.differing = 0
         self._remembers, self._has_run = remembers, False
+        self.is_lax = False  # whether calls may be computed again
         self._first: Any = None
         function = program.step
         if form == 1:
@@ -90,7 +91,7 @@ class Run:
         for at, (found, computed) in enumerate(answers):
             if found != plain:
                 self.wrong.append(f"STALE {words} ({at}, computed {computed}): cached {found}, uncached {plain}")
-            if computed and (at or (hits and not self._has_run)) and not isinstance(plain, str):
+            if computed and (at or (hits and not self._has_run)) and not isinstance(plain, str) and not self.is_lax:
                 self.wrong.append(f"COMPUTED {words}, call {at}: {self.cached.cache._warned}")
         self._first = plain if self._first is None else self._first
         self.differing += plain != self._first
@@ -158,6 +159,7 @@ def _edit(run: Run, number: int, undone: bool) -> str:
     except Exception as error:
         return f"{edit.words} (no: {error!r:.80})"
     wrong = len(run.wrong)
+    run.is_lax |= edit.words.startswith("sys.modules")  # the next walk names what is in a module by another name
     run.check(edit.words, memos=edits.memos)
     if undone:
         undo()

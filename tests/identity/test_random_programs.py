@@ -173,9 +173,9 @@ def servers() -> Iterator[tuple[Server, Server]]:
 
 
 def test_a_cached_program_equals_itself(servers: tuple[Server, Server]) -> None:
-    run(*servers, either(12, 60), edits=12, depth=3, derandomize=True)
+    run(*servers, either(10, 60), edits=12, depth=3, derandomize=True)
 
 
 @pytest.mark.slow
 def test_a_cached_program_equals_itself_for_long(servers: tuple[Server, Server]) -> None:
-    run(*servers, 150, edits=20, depth=4, derandomize=False)
+    run(*servers, 100, edits=20, depth=4, derandomize=False)
