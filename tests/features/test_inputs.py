@@ -97,7 +97,7 @@ class TestTexts:
         module = wrap(tmp_path, lambda texts: lengths(texts))
         module(TEXTS, cache_ids=range(6))
         twin = ws.CachedModule(module.module.to("meta"), module.cache)
-        twin._bind = lambda arguments: module.cache._session  # meta tensors have no bytes to hash
+        twin._bind = lambda *arguments: module.cache._session  # meta tensors have no bytes to hash
         assert twin(TEXTS, cache_ids=range(6)).device.type == "meta"
 
 

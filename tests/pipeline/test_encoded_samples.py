@@ -203,7 +203,7 @@ def test_an_encoder_that_is_wrong_for_a_rare_value(tmp_path: Path) -> None:
     plan = plan_of(pipe, [(1, "disk", "raw")], [12], folder=tmp_path / "cache")
     with (
         pytest.warns(
-            RuntimeWarning, match=r"sample (10|11) cannot be kept.*`state/rate` has other values|earlier stage"
+            RuntimeWarning, match=r"sample (10|11) cannot be kept.*`state/rate` has other values|cannot be stored"
         ),
         pipe.loader(plan, 4, workers=0) as loader,
     ):

@@ -43,7 +43,7 @@ def test_a_url_says_kind_and_place(url: str, kind: str, shown: str, address: str
     ],
 )
 def test_a_url_that_makes_no_sense_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"remote|has no bucket|scheme|query|of no folder"):
+    with pytest.raises(ValueError, match=r"remote|has no bucket|scheme|query|is no path"):
         Location.parse(url)
 
 

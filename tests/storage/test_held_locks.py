@@ -11,6 +11,7 @@ import torch
 
 import warmstore as ws
 from warmstore.errors import WriteFailed
+from warmstore.storage import held_locks
 
 
 def created(path: Path) -> ws.RecordStore:
@@ -83,3 +84,13 @@ def test_another_thread_waits(tmp_path: Path) -> None:
         thread.join()
         store.refresh()
         assert len(store) == 4
+
+
+def test_a_store_that_is_open_is_amid_no_write(tmp_path: Path) -> None:
+    """Its chunk is locked as long as it is open; another store that is dropped is closed at once all the same."""
+    with created(tmp_path / "s"):
+        assert not held_locks.held()
+        other = ws.RecordStore.open(tmp_path / "s", "a")
+        other.extend({"number": [3]})
+        del other
+        assert len(ws.RecordStore.open(tmp_path / "s")) == 4

@@ -79,7 +79,7 @@ class Settings:
 def _place(local_dir: str | os.PathLike[str] | None) -> Path | str:
     try:
         return user_path(local_dir or os.environ.get("WARMSTORE_CACHE_DIR") or default_folder()).absolute()
-    except (RuntimeError, OSError) as error:  # there is no home, or the working directory is gone
+    except (RuntimeError, ValueError, OSError) as error:  # there is no home, or the working directory is gone
         return f"there is no folder for the store: {error}; set WARMSTORE_CACHE_DIR or local_dir"
 
 

@@ -177,7 +177,7 @@ class Watch:
             self.add(base.keys(value))
             self.add(base.values(value))
         elif isinstance(value, list | deque | set):
-            self.add(Elements(value))
+            self.add(Elements(value) if issubclass(type(value), list | deque | set) else value)
 
     def add_plain(self, value: Any) -> None:
         """Watch a container of plain data, or an object whose attributes are plain data."""

@@ -165,9 +165,9 @@ class Files:
         """Remove a folder with everything in it."""
         shutil.rmtree(folder)
 
-    def lock(self, descriptor: int, *, wait: bool = True) -> bool:
+    def lock(self, descriptor: int, *, wait: bool = True, briefly: bool = True) -> bool:
         """Take the file's exclusive advisory lock. Without `wait`, returns False if it is held through another
-        descriptor.
+        descriptor. briefly: it is given up at the end of the caller's work.
 
         Raises:
             WriteFailed: with `wait`, this thread holds it through another descriptor; `errno` is EDEADLK.
@@ -179,7 +179,8 @@ class Files:
                 return False
             held_locks.check_not_held(descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        held_locks.add(descriptor)
+        if wait and briefly:
+            held_locks.add(descriptor)
         return True
 
     def unlock(self, descriptor: int) -> None:
