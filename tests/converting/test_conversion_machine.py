@@ -16,12 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.faults.children import in_child
 from tests.faults.seam import CHANGING
+from tests.records.test_machine import shown
 from tests.slow import either
+from tests.state_machines import run_machine
 
 import warmstore as ws
 from warmstore.errors import BadSource, NoSource, SchemaMismatch, StoreExists
@@ -205,21 +206,5 @@ class ConversionMachine(RuleBasedStateMachine):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def shown(store: ws.RecordStore) -> list[Row]:
-    columns = store[:]
-    return [
-        {name: column[at].item() if isinstance(column, np.ndarray) else column[at] for name, column in columns.items()}
-        for at in range(len(store))
-    ]
-
-
 def test_conversions_give_the_rows_of_their_source() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        ConversionMachine,
-        settings=settings(
-            max_examples=either(12, 200),
-            stateful_step_count=either(15, 25),
-            suppress_health_check=list(HealthCheck),
-            derandomize=True,
-        ),
-    )
+    run_machine(ConversionMachine, either(12, 200), either(15, 25))

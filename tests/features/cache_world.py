@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 from tests.faults.seam import Calling
 from tests.features.drawn_module import SAMPLES, VALUES, WIDTHS, Batch, Drawn, Sample, State, expected, one, same, spoil
+from tests.state_machines import KeptWarnings
 
 import warmstore as ws
 from warmstore.storage.disk_usage import entries_below
@@ -94,7 +95,7 @@ class CacheWorld(RuleBasedStateMachine):
         self.opened: list[Opened] = []
         self.was_removed = False
         self.above_limit: set[str] = set()  # names whose limit was lowered, until something is written
-        self.logged = Kept(logging.WARNING)
+        self.logged = KeptWarnings()
         logging.getLogger("warmstore").addHandler(self.logged)
 
     # What may be found
@@ -338,14 +339,3 @@ class CacheWorld(RuleBasedStateMachine):
                         modes = state.argument, state.autocast, state.default
                         self.called(opened, 0, Batch(batch, 0, "grad", *modes))
             self.close_cache(opened)
-
-
-class Kept(logging.Handler):
-    """Keeps what is logged."""
-
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())

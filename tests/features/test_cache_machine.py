@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from tests.faults.children import begun, well
 from tests.faults.seam import Killing
 from tests.features.cache_world import NAMES, CacheWorld, Opened, Truth, merged, options
 from tests.features.drawn_module import SAMPLES, VALUES, WIDTHS, Batch, Sample, batches, expected, one, same, spoil
 from tests.slow import either
+from tests.state_machines import run_machine
 
 import warmstore as ws
 from warmstore.storage.humanize import parse_size
@@ -421,22 +421,10 @@ class CacheMachine(CacheWorld):
         self.nothing_untrue_is_said()
 
 
-def run(examples: int, steps: int, *, derandomize: bool) -> None:
-    run_state_machine_as_test(
-        CacheMachine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            derandomize=derandomize,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_caches_equal_functions() -> None:
-    run(either(3, 20), 30, derandomize=True)
+    run_machine(CacheMachine, either(3, 20), 30)
 
 
 @pytest.mark.slow
 def test_caches_equal_functions_for_long() -> None:
-    run(300, 60, derandomize=False)
+    run_machine(CacheMachine, 300, 60, derandomize=False)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -20,9 +19,9 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from tests.slow import either
+from tests.state_machines import run_machine
 
 import warmstore as ws
 from warmstore.loading.samplers.sampler import Sampler
@@ -242,12 +241,4 @@ class LoaderMachine(RuleBasedStateMachine):
 
 
 def test_loaders_give_the_order_of_their_samples() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        LoaderMachine,
-        settings=settings(
-            max_examples=either(25, 300),
-            stateful_step_count=either(20, 40),
-            suppress_health_check=list(HealthCheck),
-            derandomize=True,
-        ),
-    )
+    run_machine(LoaderMachine, either(25, 300), either(20, 40))

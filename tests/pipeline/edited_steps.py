@@ -1,7 +1,6 @@
 """Steps with constants in all places where programs have them, to be edited, and what goes wrong as steps run."""
 
 import contextlib
-import logging
 import signal
 import sys
 import types
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from tests.pipeline.functions import Opaque, change, make, unwrap
 from tests.pipeline.making import same
+from tests.state_machines import KeptWarnings
 
 import warmstore as ws
 from warmstore.storage.files import Files
@@ -101,21 +101,6 @@ def spring(name: str) -> Callable[..., Any]:
         return real(self, *arguments, **options)
 
     return sprung
-
-
-class KeptWarnings(logging.Handler):
-    """Keeps what the library logs as a warning."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-    def take(self) -> list[str]:
-        found, self.messages = self.messages, []
-        return found
 
 
 LOG = KeptWarnings()

@@ -13,13 +13,13 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from tests.pipeline.edited_steps import TRAP, BrokenSample, PipelinePlot, replace_text
 from tests.pipeline.programs import PATIENCE, Opening, ProgramInChild, RunningProgram
 from tests.pipeline.run_models import LoaderModel, ProgramModel, SourceModel, as_rows
 from tests.pipeline.runs_machine import NAMES, NUMBERS, OPENINGS, RunsMachine, plots
 from tests.slow import either
+from tests.state_machines import run_machine
 
 from warmstore.errors import Closed
 
@@ -405,23 +405,10 @@ class PipelineMachine(RunsMachine):
                 self.took(here, number, got)
 
 
-def run(examples: int, steps: int, *, derandomize: bool) -> None:
-    run_state_machine_as_test(
-        PipelineMachine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            derandomize=derandomize,
-            suppress_health_check=list(HealthCheck),
-            deadline=None,
-        ),
-    )
-
-
 def test_a_cached_pipeline_equals_an_uncached_one() -> None:
-    run(either(5, 20), 30, derandomize=True)
+    run_machine(PipelineMachine, either(5, 20), 30)
 
 
 @pytest.mark.slow
 def test_a_cached_pipeline_equals_an_uncached_one_for_long() -> None:
-    run(80, 40, derandomize=False)
+    run_machine(PipelineMachine, 80, 40, derandomize=False)

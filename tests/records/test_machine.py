@@ -18,7 +18,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -26,11 +25,11 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from tests.faults.children import in_child, well
 from tests.faults.seam import Killing
 from tests.slow import either
+from tests.state_machines import KeptWarnings, run_machine
 
 import warmstore as ws
 from warmstore.errors import PositionError
@@ -176,7 +175,7 @@ class Machine(RuleBasedStateMachine):
         self.limits = pytest.MonkeyPatch()
         self.limits.setattr(chunk_merging, "FAN_IN", 3)
         self.limits.setattr(store_session.StoreSession, "_blocks", small_blocks)
-        self.warnings = Kept(logging.WARNING)
+        self.warnings = KeptWarnings()
         logging.getLogger("warmstore").addHandler(self.warnings)
 
     @initialize(absent=st.booleans(), chunk_size=st.sampled_from(CHUNK_SIZES), count=st.sampled_from([0, 1, 12, 20]))
@@ -529,33 +528,10 @@ def small_blocks(
         yield from blocks(session_, *arguments)
 
 
-class Kept(logging.Handler):
-    """Keeps what is logged."""
-
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-
-def run(examples: int, steps: int, *, derandomize: bool) -> None:
-    run_state_machine_as_test(
-        Machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            derandomize=derandomize,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_a_store_equals_a_list() -> None:
-    run(either(5, 20), 40, derandomize=True)
+    run_machine(Machine, either(5, 20), 40)
 
 
 @pytest.mark.slow
 def test_a_store_equals_a_list_for_long() -> None:
-    run(300, 80, derandomize=False)
+    run_machine(Machine, 300, 80, derandomize=False)

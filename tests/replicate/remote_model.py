@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.records.test_machine import (
     MORE,
-    Kept,
     Records,
     as_columns,
     as_given,
@@ -28,6 +27,7 @@ from tests.records.test_machine import (
     replace,
 )
 from tests.replicate.network import Network
+from tests.state_machines import KeptWarnings
 
 import warmstore as ws
 from warmstore.records.format.generation_log import open_log
@@ -164,7 +164,7 @@ class HostsMachine(RuleBasedStateMachine):
         self.last_number = self.offline_for = 0
         self.made = 0
         self.collected = False
-        self.warnings = Kept(logging.WARNING)
+        self.warnings = KeptWarnings()
         logging.getLogger("warmstore").addHandler(self.warnings)
 
     # What is known

@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 from tests import warm
 from tests.replicate.parts_model import WIDTH, Member, MembersMachine, PushedPart, found_in, ids, joined, members
 from tests.slow import either
+from tests.state_machines import run_machine
 
 import warmstore as ws
 from warmstore.errors import Damaged, NotAStore, NotTrusted, RemoteUnavailable
@@ -288,22 +287,10 @@ class PartsMachine(MembersMachine):
             shutil.rmtree(self.folder)
 
 
-def run(examples: int, steps: int, *, derandomize: bool) -> None:
-    run_state_machine_as_test(
-        PartsMachine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            derandomize=derandomize,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_hosts_that_share_a_cache() -> None:
-    run(either(6, 40), 40, derandomize=True)
+    run_machine(PartsMachine, either(6, 40), 40)
 
 
 @pytest.mark.slow
 def test_hosts_that_share_a_cache_for_long() -> None:
-    run(100, 60, derandomize=False)
+    run_machine(PartsMachine, 100, 60, derandomize=False)

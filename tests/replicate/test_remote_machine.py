@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from tests import warm
 from tests.records.test_machine import FIELDS, as_columns, shown
 from tests.replicate.remote_model import KEPT, SIZES, HostState, OpenStore, RemoteState, hosts, log_of
 from tests.replicate.remote_readers import faults, remotes
 from tests.replicate.remote_upkeep import UpkeepMachine
 from tests.slow import either
+from tests.state_machines import run_machine
 
 import warmstore as ws
 from warmstore.errors import Diverged, NotAStore, RemoteUnavailable
@@ -416,22 +416,10 @@ class RemoteMachine(UpkeepMachine):
             shutil.rmtree(self.folder)
 
 
-def run(examples: int, steps: int, *, derandomize: bool) -> None:
-    run_state_machine_as_test(
-        RemoteMachine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            derandomize=derandomize,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_machines_that_share_remotes() -> None:
-    run(either(3, 25), 40, derandomize=True)
+    run_machine(RemoteMachine, either(3, 25), 40)
 
 
 @pytest.mark.slow
 def test_machines_that_share_remotes_for_long() -> None:
-    run(100, 60, derandomize=False)
+    run_machine(RemoteMachine, 100, 60, derandomize=False)

@@ -193,7 +193,7 @@ class _Folder:
         draft = self.staging(f"{token}.new")  # until it is locked: another write would take it for a dead one's
         files.make_folder(draft)
         self._lock = files.open(draft)
-        files.lock(self._lock, briefly=False)
+        files.lock(self._lock, for_long=True)
         files.rename(draft, self.staging(token))
         return fields
 

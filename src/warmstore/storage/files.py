@@ -165,9 +165,9 @@ class Files:
         """Remove a folder with everything in it."""
         shutil.rmtree(folder)
 
-    def lock(self, descriptor: int, *, wait: bool = True, briefly: bool = True) -> bool:
+    def lock(self, descriptor: int, *, wait: bool = True, for_long: bool = False) -> bool:
         """Take the file's exclusive advisory lock. Without `wait`, returns False if it is held through another
-        descriptor. briefly: it is given up at the end of the caller's work.
+        descriptor. for_long: the caller keeps it, and is amid no write.
 
         Raises:
             WriteFailed: with `wait`, this thread holds it through another descriptor; `errno` is EDEADLK.
@@ -179,7 +179,7 @@ class Files:
                 return False
             held_locks.check_not_held(descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if wait and briefly:
+        if wait and not for_long:
             held_locks.add(descriptor)
         return True
 

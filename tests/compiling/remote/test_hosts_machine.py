@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.compiling.environments import HERE
 from tests.compiling.hosts import KEY, Host
 from tests.slow import either, unforked
+from tests.state_machines import run_machine
 
 from warmstore.compiling.remote.remote_memory import RemoteMemory
 from warmstore.compiling.remote.remote_prune import prune
@@ -192,12 +192,4 @@ class HostsMachine(RuleBasedStateMachine):
 
 
 def test_hosts_find_what_was_published() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        HostsMachine,
-        settings=settings(
-            max_examples=either(2, 60),
-            stateful_step_count=either(10, 30),
-            suppress_health_check=list(HealthCheck),
-            derandomize=True,
-        ),
-    )
+    run_machine(HostsMachine, either(2, 60), either(10, 30))

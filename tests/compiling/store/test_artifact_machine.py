@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from blake3 import blake3
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -19,12 +18,12 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from tests.compiling.environments import HERE, elsewhere
 from tests.faults.children import in_child
 from tests.faults.seam import Killing
 from tests.slow import either
+from tests.state_machines import run_machine
 
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.bundles import export, import_
@@ -326,12 +325,4 @@ class ArtifactMachine(RuleBasedStateMachine):
 
 
 def test_an_artifact_store_equals_a_dict() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        ArtifactMachine,
-        settings=settings(
-            max_examples=either(12, 150),
-            stateful_step_count=either(20, 40),
-            suppress_health_check=list(HealthCheck),
-            derandomize=True,
-        ),
-    )
+    run_machine(ArtifactMachine, either(12, 150), either(20, 40))

@@ -50,7 +50,7 @@ def insert_environment(db: sqlite3.Connection, digest: str, record: str) -> None
 def insert(db: sqlite3.Connection, *values: Any) -> list[str]:
     """Add a row to `artifacts`, its values in the order of `COLUMNS`, and remove the row that it replaces.
 
-    Returns the digests that no row refers to any longer.
+    Returns the digests of that row, if no other has them.
     """
     replaced = db.execute(
         "SELECT id FROM artifacts WHERE key = ? AND kind = ? AND environment = ? AND requirements = ?", values[:4]
@@ -60,7 +60,7 @@ def insert(db: sqlite3.Connection, *values: Any) -> list[str]:
         "INSERT INTO artifacts VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, seal(*values))
     ).lastrowid
     db.execute("INSERT OR REPLACE INTO uses VALUES (?, 0, ?)", (row, values[6]))
-    return [digest for digest in unused if digest != values[4]]
+    return unused
 
 
 def remove(db: sqlite3.Connection, ids: list[int]) -> list[str]:

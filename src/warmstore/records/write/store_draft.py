@@ -115,7 +115,7 @@ def _make(target: Path, files: Files) -> tuple[Path, int]:
             if is_read_only(error):
                 raise ReadOnly(error.errno, "the folder cannot be written", str(target.parent)) from error
             raise
-        files.lock(descriptor, briefly=False)
+        files.lock(descriptor, for_long=True)
         if is_at(descriptor, draft):
             return draft, descriptor
         files.close(descriptor)
