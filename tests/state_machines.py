@@ -4,16 +4,17 @@ import logging
 
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from tests.slow import is_long
 
 
-def run_machine(machine: type[RuleBasedStateMachine], examples: int, steps: int, *, derandomize: bool = True) -> None:
-    """Run programs of at most so many steps. derandomize: the same ones each time."""
+def run_machine(machine: type[RuleBasedStateMachine], examples: int, steps: int) -> None:
+    """Run programs of at most so many steps: the same ones each time, and others in each long run."""
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
-            derandomize=derandomize,
+            derandomize=not is_long(),
             suppress_health_check=list(HealthCheck),
         ),
     )

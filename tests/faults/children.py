@@ -138,6 +138,8 @@ def _run(work: Callable[[Callable[[Any], None]], None], writing: int, user: int 
 
     code = 1
     try:
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(1)  # as in a DataLoader's workers: a fork has none of OpenMP's threads, and waits
         if user is not None:
             os.setgroups([])
             os.setgid(user)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.identity.mutations import mutations
 from tests.identity.random_programs import HEAD, MODULES, RandomProgram, random_programs
 from tests.identity.server import Server, Task
-from tests.slow import either
+from tests.slow import either, is_long
 
 ACTION = (
     "__import__('importlib').import_module('tests.identity.random_runs').main(__import__('sys').modules['program'])"
@@ -148,11 +148,11 @@ class Trial:
         return "\n".join([*self.wrong, *self.refused, repr(self.case.program), f"form {self.case.form}"])
 
 
-def run(server: Server, reseeded: Server, examples: int, *, edits: int, depth: int, derandomize: bool) -> None:
+def run(server: Server, reseeded: Server, examples: int, *, edits: int, depth: int) -> None:
     @settings(
         max_examples=examples,
         deadline=None,
-        derandomize=derandomize,
+        derandomize=not is_long(),
         database=None,
         suppress_health_check=list(HealthCheck),
     )
@@ -173,9 +173,4 @@ def servers() -> Iterator[tuple[Server, Server]]:
 
 
 def test_a_cached_program_equals_itself(servers: tuple[Server, Server]) -> None:
-    run(*servers, either(10, 60), edits=12, depth=3, derandomize=True)
-
-
-@pytest.mark.slow
-def test_a_cached_program_equals_itself_for_long(servers: tuple[Server, Server]) -> None:
-    run(*servers, 100, edits=20, depth=4, derandomize=False)
+    run(*servers, either(10, 150), edits=either(12, 20), depth=either(3, 4))

@@ -529,9 +529,4 @@ def small_blocks(
 
 
 def test_a_store_equals_a_list() -> None:
-    run_machine(Machine, either(5, 20), 40)
-
-
-@pytest.mark.slow
-def test_a_store_equals_a_list_for_long() -> None:
-    run_machine(Machine, 300, 80, derandomize=False)
+    run_machine(Machine, either(5, 300), either(40, 80))
