@@ -37,16 +37,20 @@ INTERRUPTS = either(10, 1000)
 
 
 @functools.cache
-def headers_of(file: str) -> frozenset[int]:
-    """The lines of `with` and `try` statements. Python handles no signal there.
+def unhandled_lines(file: str) -> frozenset[int]:
+    """The lines of statements where Python handles no signal: `with`, `try`, and jumps without an expression.
 
-    Tracing sees a `with` again before `__exit__`. A `try` inside of another one is an instruction that no handler
-    covers: signals are handled at calls and jumps, before it or after it.
+    Tracing sees a `with` again before `__exit__`. A `try` inside of another one, and a `return` inside of a `with`, are
+    instructions that no handler covers: signals are handled at calls and jumps back, before them or after them.
     """
     found = set[int]()
     for node in ast.walk(ast.parse(Path(file).read_text())):
         if isinstance(node, ast.With | ast.Try):
             found.update(range(node.lineno, node.body[0].lineno))
+        if isinstance(node, ast.Return) and (node.value is None or isinstance(node.value, ast.Constant)):
+            found.add(node.lineno)
+        if isinstance(node, ast.Break | ast.Continue):
+            found.add(node.lineno)
     return frozenset(found)
 
 
@@ -74,7 +78,7 @@ class Interrupter:
         file = frame.f_code.co_filename
         if not file.startswith(self._within) or self.has_come:
             return None
-        if event == "line" and frame.f_lineno not in headers_of(file) and not is_finalizer(frame):
+        if event == "line" and frame.f_lineno not in unhandled_lines(file) and not is_finalizer(frame):
             self.left -= 1
             if self.left < 0:
                 self.has_come = True
