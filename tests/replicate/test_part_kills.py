@@ -124,7 +124,7 @@ def test_hosts_that_are_killed_behind_a_failing_network(
             ended.set()
         beside.result()
     assert found
-    repair(Remote(f"{remote}/net"))
+    repair(Remote(f"{remote}/net"), deep=True)
     run_to_the_end(HOSTS, tmp_path, remote)  # the owner of what was damaged sends it again
     assert verify(Remote(f"{remote}/net"), deep=True).ok
     assert read(tmp_path / "last reader", remote, IDS) == len(IDS)

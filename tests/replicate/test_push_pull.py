@@ -543,6 +543,26 @@ def test_every_fault_at_every_request_of_a_pull(fault: str, behind_proxy: str, s
         assert each_request(s3_proxy, fault, pull) >= 5
 
 
+def test_a_first_push_that_arrives_damaged_can_be_repeated(behind_proxy: str, s3_proxy: Proxy, tmp_path: Path) -> None:
+    noticed = 0
+    with make(tmp_path / "a", 150) as store:
+
+        def push(number: int) -> None:
+            nonlocal noticed
+            url = f"{behind_proxy}/{number}"
+            try:
+                store.push(url)
+            except Damaged:
+                noticed += 1
+                with pytest.raises(NotAStore):
+                    ws.RecordStore.clone(url, tmp_path / f"b{number}")
+                store.push(url)
+                ws.RecordStore.clone(url, tmp_path / f"b{number}").close()
+
+        each_request(s3_proxy, "corrupt_upload", push)
+    assert noticed >= 2  # the log and the head; chunks are read later
+
+
 @pytest.mark.parametrize("fault", thinned(12, FAULTS))
 def test_every_fault_at_every_request_of_a_push(fault: str, behind_proxy: str, s3_proxy: Proxy, tmp_path: Path) -> None:
     with make(tmp_path / "a", 150) as store:

@@ -102,7 +102,11 @@ def push(
         write_note(path, objects, new_head, files, coming=True)
         if write_head(objects, new_head):
             if head is None or not objects.is_conditional:
-                heads = read_heads(objects)  # raises if another process pushed at the same time
+                try:
+                    heads = read_heads(objects)  # raises if another process pushed at the same time
+                except Damaged:
+                    objects.delete([name])  # else the next push could not read what arrived of this one
+                    raise
                 if any(other.manifest.id != local.manifest.id for other in heads):
                     objects.delete([name])  # of two first pushes of different stores at least one does so
                     raise _other_store(path, objects)
