@@ -65,13 +65,15 @@ def record_training_state(walk: Walk) -> bool:
                 has_more = True
     counts = walk.settings.tensors == "content"  # otherwise the gradients that compiled code is for are recorded
     elsewhere = walk.settings.read_elsewhere  # plain tensors have all recorded there
-    is_backward = counts and (elsewhere or not _OF_BACKWARD.isdisjoint(names))
+    reads_backward = counts and not _OF_BACKWARD.isdisjoint(names)
+    is_backward = reads_backward or (counts and elsewhere)
     reads = not _OF_GRADIENTS.isdisjoint(names) or (walk.settings.modes and _has_fast_path(walk))
     if counts and (elsewhere or reads):
         known = [each for each in walk.tensors if (reads or type(each[1]) is not torch.Tensor) and _has_flags(each[1])]
         new = [each for each in known if walk.is_new(each[1], ("gradients", is_backward), each[0])]
         for place, value in new:
-            _record_gradients(walk, place, value, is_backward=is_backward)
+            plain = type(value) is torch.Tensor
+            _record_gradients(walk, place, value, is_backward=reads_backward if plain else is_backward)
         if new:
             _watch_gradients(walk, [value for _, value in new], is_backward=is_backward)
         has_more |= bool(new)
