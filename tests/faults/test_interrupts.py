@@ -26,6 +26,7 @@ from tests.slow import either, thinned
 from torch import nn
 
 import warmstore as ws
+from warmstore.records.maintenance.sealing import seal_abandoned
 from warmstore.records.read import snapshot
 from warmstore.storage import registry
 from warmstore.storage.interrupts import uninterrupted
@@ -54,9 +55,13 @@ def unhandled_lines(file: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def is_finalizer(frame: FrameType) -> bool:
-    """Whether the collector runs this function, by `weakref.finalize`. Python ignores an exception there."""
-    return frame.f_back is not None and frame.f_back.f_code.co_filename == weakref.__file__
+def is_finalized(frame: FrameType | None) -> bool:
+    """Whether the collector has called `__del__` or a `weakref.finalize`. Python ignores an exception there."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_code.co_filename == weakref.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 _MANY = 10**9
@@ -78,9 +83,9 @@ class Interrupter:
         file = frame.f_code.co_filename
         if not file.startswith(self._within) or self.has_come:
             return None
-        if event == "line" and frame.f_lineno not in unhandled_lines(file) and not is_finalizer(frame):
+        if event == "line" and frame.f_lineno not in unhandled_lines(file):
             self.left -= 1
-            if self.left < 0:
+            if self.left < 0 and not is_finalized(frame):
                 self.has_come = True
                 signal.raise_signal(signal.SIGINT)
         return self._trace
@@ -216,6 +221,17 @@ def refresh(interrupter: Interrupter, path: Path, mode: Literal["r", "a"], *, ed
     store.close()
 
 
+def seal(interrupter: Interrupter, path: Path) -> None:
+    """A writer has ended without a footer for its chunk."""
+    made(path).close(seal=False)
+    with ws.RecordStore.open(path, "a") as store:
+        interrupter.interrupt(lambda: seal_abandoned(store))
+        seal_abandoned(store)
+    check(path, list(range(7)))
+    with ws.RecordStore.open(path, "a") as store:
+        assert not seal_abandoned(store).sealed
+
+
 def put(interrupter: Interrupter, path: Path, **options: Any) -> None:
     def values(first: int, last: int) -> Any:
         return np.arange(first, last, dtype=np.float32)[:, None] * np.ones((1, 3), np.float32)
@@ -300,6 +316,7 @@ OPERATIONS: dict[str, Callable[[Interrupter, Path], None]] = {
     "delete": delete,
     "close": close,
     "rebalance": rebalance,
+    "seal": seal,
     "put": functools.partial(put, async_write=False),
     "put in the background": put,
     "module": module,

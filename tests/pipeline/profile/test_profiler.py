@@ -250,6 +250,14 @@ def test_a_disk_with_little_room(
         assert ("the disk is not measured" in caplog.text) == (not most)
 
 
+def test_a_disk_that_cannot_be_read_is_an_error_of_the_disk(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(8192))
+    descriptor = os.open(tmp_path / "file", os.O_WRONLY)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        disk_speed._reads(descriptor, 8192, 4096, math.inf, 0)
+    os.close(descriptor)
+
+
 def test_a_profile_that_cannot_be_saved_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -75,13 +75,12 @@ def _reads(descriptor: int, size: int, span: int, until: float, number: int) -> 
     rng = np.random.default_rng(number)
     places = rng.integers(0, max(1, (size - span) // _ALIGNED), 4096)
     taken = 0
-    with mmap.mmap(-1, -(-span // _ALIGNED) * _ALIGNED + _ALIGNED) as buffer:  # aligned, as direct reads must be
-        view = memoryview(buffer)
-        length = -(-span // _ALIGNED) * _ALIGNED
+    length = -(-span // _ALIGNED) * _ALIGNED
+    # Aligned, as direct reads must be.
+    with mmap.mmap(-1, length + _ALIGNED) as buffer, memoryview(buffer) as view:
         for place in places.tolist():
             os.preadv(descriptor, [view[:length]], place * _ALIGNED)
             taken += span
             if time.perf_counter() > until:
                 break
-        view.release()
     return taken

@@ -72,11 +72,11 @@ def _seal(store: StoreReader, path: Path, descriptor: int) -> bool:
     schemas = chunk_schema(schema, f"{manifest.id}/{manifest.generation}", number), schema
     if not store._files.size(descriptor):  # it was cut off, and an empty file cannot be mapped
         return False
-    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as data:
-        parts = _footer(memoryview(data), entries, schemas)
-        if parts is None:
-            return False
-        lead, footer = parts
+    # Not closed here: an interrupt in that function has its views of the mapping, and would become a BufferError.
+    parts = _footer(memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)), entries, schemas)
+    if parts is None:
+        return False
+    lead, footer = parts
     last = entries[-1]
     end = int(last["offset"]) + int(last["header"]) + int(last["body"])
     files: Files = store._files
