@@ -235,7 +235,8 @@ class CacheMachine(CacheWorld):
         if not folders:
             return
         for folder in folders if one is None else [folders[one % len(folders)]]:
-            shutil.rmtree(folder)
+            while folder.exists():  # an open cache may be writing into it
+                shutil.rmtree(folder, ignore_errors=True)
         self.was_removed = True
         truth = self.truths[name]
         users = [opened for opened in self.opened if opened.name == name]
