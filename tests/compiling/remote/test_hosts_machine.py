@@ -139,13 +139,17 @@ class HostsMachine(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, at=st.integers(0, 2))
     def make_what_a_new_host_misses(self, number: int, at: int) -> None:
-        """What is damaged in the remote is whole again, though compilers may not make the same bytes twice."""
-        self.opened += 1
-        host = self.host(f"new{self.opened}")
-        if not self.look(host, number):
-            self.made.setdefault(number, set()).add(version(number, at))
-            make_one(host, number, at)
-        host.close()
+        """What is damaged in the remote is whole again, though compilers may not make the same bytes twice.
+
+        Where a manifest and a blob in it are both damaged, only the second host learns that the blob is.
+        """
+        for _ in range(2):
+            self.opened += 1
+            host = self.host(f"new{self.opened}")
+            if not self.look(host, number):
+                self.made.setdefault(number, set()).add(version(number, at))
+                make_one(host, number, at)
+            host.close()
         self.doubtful.discard(number)
         self.published.add(number)
 
