@@ -261,18 +261,10 @@ class _Walk:
     def _partial(self, path: str, value: functools.partial[Any], place: Place) -> None:
         self._add(f"{path}.func", value.func, None, place)
 
-        def put(at: int | str, new: Any) -> None:
-            arguments, keywords = list(value.args), dict(value.keywords)
-            if isinstance(at, int):
-                arguments[at] = new
-            else:
-                keywords[at] = new
-            value.__setstate__((value.func, tuple(arguments), keywords, vars(value)))
-
         for at, argument in enumerate(value.args):
-            self._add(f"{path}({at})", argument, functools.partial(put, at), place)
+            self._add(f"{path}({at})", argument, functools.partial(put_argument, value, at), place)
         for name, argument in value.keywords.items():
-            self._add(f"{path}({name})", argument, functools.partial(put, name), place)
+            self._add(f"{path}({name})", argument, functools.partial(put_argument, value, name), place)
 
     def _items(self, path: str, value: Any, put: Callable[[Any], None] | None, place: Place) -> None:
         if isinstance(value, types.MappingProxyType):
@@ -370,3 +362,13 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names_in(constant)
+
+
+def put_argument(partial: functools.partial[Any], at: int | str, new: Any) -> None:
+    """Give a `functools.partial` another argument: the one in this place, or of this name."""
+    arguments, keywords = list(partial.args), dict(partial.keywords)
+    if isinstance(at, int):
+        arguments[at] = new
+    else:
+        keywords[at] = new
+    partial.__setstate__((partial.func, tuple(arguments), keywords, vars(partial)))

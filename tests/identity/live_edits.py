@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from tests.identity.leaves import put_argument
 
 Undo = Callable[[], None]
 _ATOMS = (bool, int, float, str, bytes, type(None))
@@ -149,19 +150,11 @@ class Edits:
                 self._pending.append((f"{path}<>", cell.cell_contents, None))
 
     def _partial(self, path: str, value: Any) -> None:
-        def put(at: Any, new: Any) -> None:
-            arguments, keywords = list(value.args), dict(value.keywords)
-            if isinstance(at, int):
-                arguments[at] = new
-            else:
-                keywords[at] = new
-            value.__setstate__((value.func, tuple(arguments), keywords, vars(value)))
-
         self._pending.append((f"{path}.func", value.func, None))
         for at, argument in enumerate(value.args):
-            self._slot(f"{path}({at})", argument, functools.partial(put, at))
+            self._slot(f"{path}({at})", argument, functools.partial(put_argument, value, at))
         for name, argument in value.keywords.items():
-            self._slot(f"{path}({name}=)", argument, functools.partial(put, name))
+            self._slot(f"{path}({name}=)", argument, functools.partial(put_argument, value, name))
 
     def _object(self, path: str, value: Any) -> None:
         kind = type(value)

@@ -148,24 +148,6 @@ class Trial:
         return "\n".join([*self.wrong, *self.refused, repr(self.case.program), f"form {self.case.form}"])
 
 
-def run(server: Server, reseeded: Server, examples: int, *, edits: int, depth: int) -> None:
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=not is_long(),
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(case=cases(edits, depth))
-    def tried(case: Case) -> None:
-        with tempfile.TemporaryDirectory(prefix="warmstore-random-") as name:
-            trial = Trial(case, Path(name), server, reseeded)
-        assert not trial.wrong, trial
-        assert not trial.refused, trial
-
-    tried()
-
-
 @pytest.fixture(scope="module")
 def servers() -> Iterator[tuple[Server, Server]]:
     with Server(without_torch=True) as server, Server(hash_seed="4711", without_torch=True) as reseeded:
@@ -173,4 +155,18 @@ def servers() -> Iterator[tuple[Server, Server]]:
 
 
 def test_a_cached_program_equals_itself(servers: tuple[Server, Server]) -> None:
-    run(*servers, either(10, 150), edits=either(12, 20), depth=either(3, 4))
+    @settings(
+        max_examples=either(10, 150),
+        deadline=None,
+        derandomize=not is_long(),
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases(edits=either(12, 20), depth=either(3, 4)))
+    def tried(case: Case) -> None:
+        with tempfile.TemporaryDirectory(prefix="warmstore-random-") as name:
+            trial = Trial(case, Path(name), *servers)
+        assert not trial.wrong, trial
+        assert not trial.refused, trial
+
+    tried()
