@@ -296,10 +296,9 @@ class CacheWorld(RuleBasedStateMachine):
                 assert self.was_removed
             elif "writing cached features failed; they stay pending" in message:
                 assert any(self.errors(opened) for opened in self.opened)
-            elif any(
-                opened.options["async_write"] for opened in self.opened
-            ):  # a copy of what a thread wrote just then
-                assert re.match("hot_size=.*too small for rows|.*/copy .* are missing or damaged", message), message
+            elif "missing or damaged" in message and any(opened.options["async_write"] for opened in self.opened):
+                # a copy of what a thread wrote just then, or a folder that it writes into while it is removed
+                assert "/copy " in message or self.was_removed, message
             else:
                 assert re.match("hot_size=.*too small for rows", message), message
         self.logged.messages.clear()
