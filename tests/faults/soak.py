@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 from tests.faults.soak_courier import Courier
 from tests.faults.soak_model import FIELDS, Sizes, judge_all, judge_cached
-from tests.faults.soak_roles import CACHE_SIZE, Editor, Place, Writer, cached_values, run_reader, run_worker
+from tests.faults.soak_rests import rest
+from tests.faults.soak_roles import CACHE_SIZE, Editor, Place, Writer, fill, run_reader, run_worker
 from tests.faults.soak_watch import MOST_THREADS, Watch, growth
 
 import warmstore as ws
@@ -41,7 +42,10 @@ _SAMPLES = 200
 
 @dataclass(frozen=True)
 class Soak:
-    """How large a soak is. `threads`: of each of `readers` processes. start: how processes start."""
+    """How large a soak is. `threads`: of each of `readers` processes. start: how processes start.
+
+    rest: seconds of a rest before what is left is counted; helpers of the native code end after 10 s.
+    """
 
     operations: int
     seed: int = 0
@@ -51,17 +55,22 @@ class Soak:
     threads: int = 4
     start: str = "spawn"
     hang: float = HANG
+    rest: float = 12.0
 
 
 @dataclass
 class SoakResult:
-    """What came of a soak: its operations, how it failed, and what its processes had after a tenth and in the end."""
+    """What came of a soak: its operations, how it failed, and what its processes had after a tenth and in the end.
+
+    at_a_tenth, in_the_end: means while they worked. rests: counts while they rested.
+    """
 
     operations: int = 0
     seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
     at_a_tenth: dict[str, float] = field(default_factory=dict)
     in_the_end: dict[str, float] = field(default_factory=dict)
+    rests: list[dict[str, float]] = field(default_factory=list)
 
 
 Run = Callable[[Place, list[int]], None]
@@ -90,7 +99,8 @@ def campaign(soak: Soak, watched: Path | None = None) -> SoakResult:
     place.remote.mkdir()
     place.table()
     ws.RecordStore.create(place.store, FIELDS).close()
-    fill(place)
+    with place.cache() as cache:
+        fill(cache, place.sizes.ids)  # from the first operation on it evicts
     result = SoakResult()
     began = time.monotonic()
     _run(soak, place, result, watched or folder / "watched.jsonl")
@@ -102,14 +112,6 @@ def campaign(soak: Soak, watched: Path | None = None) -> SoakResult:
     else:
         shutil.rmtree(folder)
     return result
-
-
-def fill(place: Place) -> None:
-    """Fill the cache: from the first operation on it evicts."""
-    with place.cache() as cache:
-        for first in range(0, place.sizes.ids, 1000):
-            ids = np.arange(first, first + 1000)
-            cache.put_batch(ids, cached_values(ids))
 
 
 def _run(soak: Soak, place: Place, result: SoakResult, watched: Path) -> None:
@@ -124,12 +126,27 @@ def _run(soak: Soak, place: Place, result: SoakResult, watched: Path) -> None:
     watch = Watch(watched, place.folder, {name: process.pid for name, (process, _) in processes.items()})
     began, due, every = time.monotonic(), 0, max(soak.operations // _SAMPLES, 1)
     last = dict.fromkeys(processes, (-1, began))
-    while not table.stopped and all(process.is_alive() for process, _ in processes.values()):
+    workers = [number for _, numbers in processes.values() for number in numbers]
+
+    def goes_on() -> bool:
+        return not table.stopped and all(process.is_alive() for process, _ in processes.values())
+
+    def look() -> None:
+        time.sleep(soak.rest)
+        watch.sample_rest(table.operations, time.monotonic() - began)
+
+    while goes_on():
         now, done = time.monotonic(), table.operations
         if done >= due:
             watch.sample(done, now - began)
             step = max(every // 5, 1) if done < soak.operations // 8 else every  # the mean at a tenth is of as many
             due = done - done % step + step
+        if (done >= soak.operations // 10 and not watch.rests) or done >= soak.operations:
+            try:
+                rest(place, workers, look, goes_on, soak.hang)
+            except TimeoutError as error:
+                result.failures.append(str(error))
+            last = dict.fromkeys(processes, (-1, time.monotonic()))
         if done >= soak.operations:
             break
         for name, (_, numbers) in processes.items():
@@ -146,8 +163,10 @@ def _run(soak: Soak, place: Place, result: SoakResult, watched: Path) -> None:
     result.in_the_end = watch.around(watch.samples[-1]["operations"])
     if watch.most_threads > MOST_THREADS:
         result.failures.append(f"a process had {watch.most_threads} threads")
-    if soak.operations >= LONG and result.at_a_tenth:  # else a process has ended, which `_end` tells
-        result.failures += growth(result.at_a_tenth, result.in_the_end)
+    result.rests = watch.rests
+    if soak.operations >= LONG and len(result.rests) == 2:  # else a process has ended, which `_end` tells
+        result.failures += growth({"uss": result.at_a_tenth["uss"]}, result.in_the_end)
+        result.failures += [f"at rest, {grown}" for grown in growth(*result.rests)]
     _end(soak, place, processes, result)
 
 
@@ -219,7 +238,7 @@ def main() -> None:
     options = parser.parse_args()
     result = campaign(Soak(options.operations, options.seed), options.watched)
     print(f"{result.operations:,} operations in {result.seconds:,.0f} s, {len(result.failures)} failures")
-    for had in (result.at_a_tenth, result.in_the_end):
+    for had in (result.at_a_tenth, result.in_the_end, *result.rests):
         print({what: round(value) for what, value in had.items()})
     for failure in result.failures:
         print(failure)

@@ -47,6 +47,21 @@ class Courier(Worker):
         if self.copy is not None:
             self.copy.close()
 
+    def commit(self) -> None:
+        self.other.flush()
+        super().commit()
+
+    def refresh_all(self) -> None:
+        """Send all that there is, fetch it, and remove the rest."""
+        super().refresh_all()
+        self.push()
+        self.pull()
+        self.push_cache()
+        self.pull_cache()
+        self.other.rebalance(progress=False)
+        self.collect()
+        self.refresh_copy()
+
     def push(self) -> None:
         self.store.push(self.url, progress=False)
 

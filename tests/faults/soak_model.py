@@ -27,8 +27,10 @@ FIELDS: Fields = {
     "values": ws.Array("int64", (WIDTH,)),
     "blob": ws.Bytes("lz4"),
 }
-PROCESSES = 64
-"""The most processes of a soak."""
+WORKERS = 64
+"""The most workers of a soak."""
+PHASES = ("work", "commit", "refresh")
+"""What workers do in turn: they work; before a rest they commit what they have; when all is merged they refresh."""
 _HEAD = 8
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
 
@@ -104,16 +106,18 @@ class Sizes:
 class Table:
     """The shared memory of a soak.
 
-    counts: the operations of each process. begun, acked: the states of each slot.
+    counts: the operations of each worker. seen: the last phase that each has seen. begun, acked: the states of each
+    slot.
     """
 
     def __init__(self, path: Path, slots: int) -> None:
-        length = _HEAD + PROCESSES + 2 * slots
+        length = _HEAD + 2 * WORKERS + 2 * slots
         if not path.exists():
             path.write_bytes(bytes(8 * length))
         memory: Int64 = np.memmap(path, np.int64, "r+", shape=(length,)).view(np.ndarray)
-        self._head, self.counts = memory[:_HEAD], memory[_HEAD : _HEAD + PROCESSES]
-        self.begun, self.acked = memory[_HEAD + PROCESSES : -slots], memory[-slots:]
+        self._head, workers = memory[:_HEAD], memory[_HEAD : -2 * slots].reshape(2, WORKERS)
+        self.counts, self.seen = workers
+        self.begun, self.acked = memory[-2 * slots :].reshape(2, slots)
 
     @property
     def stopped(self) -> bool:
@@ -121,6 +125,14 @@ class Table:
 
     def stop(self) -> None:
         self._head[0] = 1
+
+    @property
+    def phase(self) -> int:
+        """The number of the phase: they take turns."""
+        return int(self._head[1])
+
+    def next_phase(self) -> None:
+        self._head[1] += 1
 
     @property
     def operations(self) -> int:

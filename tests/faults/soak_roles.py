@@ -6,6 +6,7 @@ the expected ones ends a process, and with it the soak.
 
 import os
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from tests.faults.soak_model import (
     CACHED_WIDTH,
+    PHASES,
     Sizes,
     Table,
     Wrong,
@@ -82,13 +84,26 @@ class Worker:
         }
 
     def work(self, number: int) -> None:
-        """Do operations until the soak is stopped, or its parent was killed."""
+        """Do operations until the soak is stopped, or its parent was killed. In its rests, do nothing."""
         table, parent = self.table, os.getppid()
+
+        def is_over() -> bool:
+            return table.stopped or os.getppid() != parent
+
         for operation in self._drawn():
-            if table.stopped or os.getppid() != parent:
+            while (phase := table.phase) % len(PHASES) and not is_over():
+                self._rest(number, phase)
+            if is_over():
                 return
             operation()
             table.counts[number] += 1
+
+    def _rest(self, number: int, phase: int) -> None:
+        """Do what a phase is for if that was not done yet, and wait a little."""
+        if self.table.seen[number] != phase:
+            {"commit": self.commit, "refresh": self.refresh_all}[PHASES[phase % len(PHASES)]]()
+            self.table.seen[number] = phase
+        time.sleep(0.05)
 
     def _drawn(self) -> Iterator[Callable[[], None]]:
         operations, weights = list(self.weights), np.array(list(self.weights.values()))
@@ -98,6 +113,15 @@ class Worker:
 
     def close(self) -> None:
         """Nothing of its own."""
+
+    def commit(self) -> None:
+        """Commit what is pending."""
+        self.cache.flush()
+
+    def refresh_all(self) -> None:
+        """Let go of what was replaced."""
+        self.refresh()
+        self.look_up()
 
     def refresh(self) -> None:
         known = self.table.acked.copy()
@@ -142,6 +166,13 @@ class Worker:
 
 def cached_values(ids: Int64) -> Int64:
     return values_of(ids, np.ones_like(ids), CACHED_WIDTH)
+
+
+def fill(cache: ws.FeatureCache, count: int) -> None:
+    """Put all samples, of which half are evicted at once."""
+    for first in range(0, count, 1000):
+        ids = np.arange(first, first + 1000)
+        cache.put_batch(ids, cached_values(ids))
 
 
 class Editing(Worker):
@@ -205,6 +236,10 @@ class Writer(Editing):
 
     def close(self) -> None:
         self.flush()
+
+    def commit(self) -> None:
+        self.flush()
+        super().commit()
 
     def append(self) -> None:
         acked = self.table.acked[self.own]

@@ -21,7 +21,7 @@ from tests.faults.soak_model import (
     updated,
     values_of,
 )
-from tests.faults.soak_watch import Watch, growth
+from tests.faults.soak_watch import Watch, growth, mappings_of
 from tests.slow import either, unforked
 
 SLOTS = np.arange(6)
@@ -29,10 +29,13 @@ FIRST = appended(np.zeros(6, np.int64))
 
 
 def test_a_soak() -> None:
-    found = campaign(Soak(either(1500, 30_000), writers=2, editors=1, readers=1, threads=2, start=unforked()))
+    found = campaign(
+        Soak(either(1500, 30_000), writers=2, editors=1, readers=1, threads=2, start=unforked(), rest=either(0.2, 12))
+    )
     assert not found.failures, "\n".join(found.failures)
     assert found.operations >= 1500
     assert found.in_the_end["uss"]
+    assert len(found.rests) == 2
 
 
 def test_states_rise() -> None:
@@ -101,3 +104,20 @@ def test_growth() -> None:
     before = {"uss": 100.0, "descriptors": 50.0, "threads": 20.0, "mappings": 9.0, "bytes": 1e6, "files": 5.0}
     assert growth(before, {**before, "uss": 105, "threads": 29, "files": 1}) == []
     assert growth(before, {**before, "uss": 106, "files": 6}) == ["uss grew from 100 to 106", "files grew from 5 to 6"]
+    assert growth({"uss": 100.0}, {**before, "uss": 106, "files": 6}) == ["uss grew from 100 to 106"]
+
+
+MAPS = """\
+55e0a0000000-55e0a0001000 r-xp 00000000 fe:00 1 /usr/bin/python
+7f0000000000-7f0000001000 ---p 00000000 00:00 0
+7f0000001000-7f0000041000 rw-p 00000000 00:00 0
+7f0000041000-7f0000042000 ---p 00000000 00:00 0
+7f0000042000-7f0000082000 rw-p 00000000 00:00 0
+7f0000082000-7f0000083000 r--s 00000000 fe:00 2 /data/000001.arrow
+7f0000084000-7f0000085000 ---p 00000000 00:00 0
+7f0000086000-7f0000087000 rw-p 00000000 00:00 0
+"""
+
+
+def test_stacks_are_no_mappings_that_are_watched() -> None:
+    assert mappings_of(MAPS) == 3
