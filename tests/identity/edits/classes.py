@@ -258,6 +258,16 @@ EDITS = [
     Edit("attribute dict", "N(a=3)", "N(a=4)", "v.a", "class N(dict):\n    def __getattr__(self, name):\n"
          "        try:\n            return self[name]\n        except KeyError:\n"
          "            raise AttributeError(name) from None\n", change="v['a'] = 4"),
+    Edit("item of a dict that defines its state", "N(a=3)", "N(a=4)", "v['a']", "class N(dict):\n"
+         "    def __getstate__(self):\n        return {}\n", change="v['a'] = 4"),
+    Edit("element of a list that defines its state", "N([3])", "N([4])", "v[0]", "class N(list):\n"
+         "    def __getstate__(self):\n        return {}\n", change="v[0] = 4"),
+    Edit("pairs that reduce gives", "C({'a': 3})", "C({'a': 4})", "v.n['a']", "class C:\n    def __init__(self, n):\n"
+         "        self.n = n\n\n    def __reduce__(self):\n        return C, (), None, None, iter(self.n.items())\n",
+         change="v.n = {'a': 4}"),
+    Edit("items that reduce gives", "C([3])", "C([4])", "v.n[0]", "class C:\n    def __init__(self, n):\n"
+         "        self.n = n\n\n    def __reduce__(self):\n        return C, (), None, iter(self.n)\n",
+         change="v.n = [4]"),
     _swap("contains of a set subclass", "N({1})", "2 in v", "class N(set):\n    def __contains__(self, x):\n"
           "        return x == 2\n", "== 2", "== 3"),
     _swap("method of a Path subclass", "N('a')", "v.size()", "class N(type(pathlib.PurePath())):\n"

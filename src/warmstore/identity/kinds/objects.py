@@ -196,15 +196,19 @@ def _reduced(walk: Walk, place: Place, kind: type, reduced: tuple[Any, ...]) -> 
     elif state is not None:
         walk.whole(place + ".<reduced>", state)
     if items is not None:
-        walk.whole(place + ".<items>", list(items))
+        walk.whole(place + ".<items>", items)
     if pairs is not None:
-        walk.pairs(place + ".<items>", "pairs", list(pairs))
+        walk.pairs(place + ".<items>", "pairs", pairs)
 
 
 def _quietly(reduce: Callable[[], Any]) -> Any:
+    """What `__reduce_ex__` returns, with lists of items and pairs in the place of iterators, which give them once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return reduce()
+        reduced = reduce()
+        if not isinstance(reduced, tuple):
+            return reduced
+        return *reduced[:3], *(None if part is None else list(part) for part in reduced[3:5]), *reduced[5:]
 
 
 def _watch_state(walk: Walk, read: Callable[[], Any], reduced: Any) -> None:
