@@ -162,6 +162,22 @@ class Stored:
         return {"values": str(self.values)}
 
 
+def test_a_state_that_took_long_once_is_read_in_each_check():
+    clock, values, seconds = Clock(), [1], [0.02]  # another process had the processor meanwhile
+
+    def text():
+        clock.now += seconds.pop() if seconds else 0.0
+        return str(values)
+
+    watch = Watch(clock=clock)
+    watch.begin()
+    watch.add_state(text)
+    watch.settle()
+    assert not watch.has_moved(exactly=True)
+    values[0] = 2
+    assert watch.has_moved(exactly=True)
+
+
 @pytest.mark.parametrize("is_long", [False, True])
 def test_a_state_that_takes_long_to_read_is_read_in_turn(is_long):
     clock = Clock()

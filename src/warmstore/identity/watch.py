@@ -37,12 +37,10 @@ _LARGE = 1 << 14  # items. Only exact checks compare the items of larger contain
 _SMALL = 1 << 20  # bytes. Every walk and every exact check hashes arrays up to this size
 _TINY = 1 << 14  # bytes. Every walk hashes tensors up to this size: batch norm writes statistics without a trace
 
-_REMADE = frozenset((int, str, bytes))
-"""Types of values that are the same where they are equal."""
+_REMADE = frozenset((int, str, bytes))  # types of values that are the same where they are equal
 
 _version_of, _strides_of, _shape_of = attrgetter("_version"), methodcaller("stride"), attrgetter("shape")
-form_of = attrgetter("shape", "strides", "dtype", "flags.writeable")
-"""What an array is beside its content."""
+form_of = attrgetter("shape", "strides", "dtype", "flags.writeable")  # what an array is beside its content
 
 _Make = Callable[[Any], str]
 
@@ -159,9 +157,13 @@ class Watch:
 
     def add_state(self, text: Callable[[], str]) -> None:
         """Watch a state by its text: in exact checks if that takes little time, and in turn otherwise."""
-        began = self._clock()
-        now = text()
-        state = _State(int((self._clock() - began) * _RATE))
+        took, now = inf, ""
+        for _ in range(3):  # as other processes may interrupt it, or it may import a module
+            began, now = self._clock(), text()
+            took = min(took, self._clock() - began)
+            if not _SMALL / _RATE < took < 0.05:
+                break
+        state = _State(int(took * _RATE))
         self._contents[id(state)] = _Content(state, None, now, lambda _: text(), None)
 
     def add_attributes(self, value: Any) -> None:
@@ -390,9 +392,7 @@ class _Settled:
 
     def has_moved(self, exactly: bool) -> bool:
         """Whether anything has changed."""
-        if [*map(len, self._sized)] != self._sizes:
-            return True
-        if any(self._empty):
+        if [*map(len, self._sized)] != self._sizes or any(self._empty):
             return True
         if self._objects and [*map(type, self._objects)] != self._types:
             return True
