@@ -67,7 +67,10 @@ CHANGES = {
     "one element": (lambda m: m.a.bias[0].mul_(2), "`module.a.bias`"),
     "optimizer": (optimizer_step, "`module.a.weight`"),
     "through data": (lambda m: setattr(m.a.weight, "data", m.a.weight.data + 1), "`module.a.weight`"),
-    "replaced parameter": (lambda m: setattr(m.a, "bias", nn.Parameter(torch.ones(3))), "`module.a.bias`"),
+    "replaced parameter": (
+        lambda m: setattr(m.a, "bias", nn.Parameter(torch.ones(3), requires_grad=False)),
+        "`module.a.bias`",
+    ),
     "deleted and replaced": (replace, "`module.a.weight`"),
     "no bias any more": (lambda m: setattr(m.a, "bias", None), "`module.a.bias` was tensor .*, is None"),
     "replaced layer": (lambda m: setattr(m, "a", nn.Linear(3, 3).requires_grad_(False)), "`module.a.weight`"),

@@ -24,6 +24,7 @@ from warmstore.identity.kinds import (
     progress_bars,
     registered,
     sets,
+    stores_of_arrays,
     tables,
 )
 from warmstore.identity.kinds.registry import Rule, inert, rules
@@ -98,8 +99,8 @@ def _rule_of_family(kind: type) -> Rule | None:
             return rule
     if opaque.is_inert(kind):
         return inert
-    if (rule_of_table := tables.rule_of_table(kind)) is not None:
-        return rule_of_table
+    if (by_module := tables.rule_of_table(kind) or stores_of_arrays.rule_of_stored_array(kind)) is not None:
+        return by_module
     if (kind.__module__, kind.__name__) == ("argparse", "Namespace"):
         return containers.namespace
     if progress_bars.is_bar_class(kind):
