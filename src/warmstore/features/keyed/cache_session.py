@@ -202,7 +202,8 @@ class CacheSession:
             if version.reader is not reader:  # its folder was removed: rows are numbers of one store
                 reader, unknown = version.reader, wanted
                 rows[:] = MISSING
-            assert reader is not None
+            if reader is None:  # another thread saw just now that its folder was removed
+                break
             before = reader.keyed.state
             rows[unknown] = reader.keyed.find(keys.take(unknown))
             unknown = unknown[rows[unknown] < 0]
