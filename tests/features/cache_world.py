@@ -262,16 +262,17 @@ class CacheWorld(RuleBasedStateMachine):
         """The state of the outputs that a cache has; None if it has none, or several states have them."""
         try:
             assert "nobody" not in opened.cache  # it sees there whether its folder was removed
+            outputs = ((sample, opened.cache.get(sample.id)) for sample in SAMPLES)
+            sample, output = next((each for each in outputs if each[1] is not None), (None, None))
         except self.errors(opened):
             self.refused(opened)
             return None
-        for sample in SAMPLES:
-            if (output := opened.cache.get(sample.id)) is not None:
-                states = [state for state in self.truths[opened.name].states if same(output, one(state, sample))]
-                assert states, (sample, output)
-                return states[0] if len(states) == 1 else None
-        assert not list(opened.cache)
-        return None
+        if sample is None:
+            assert not list(opened.cache)
+            return None
+        states = [state for state in self.truths[opened.name].states if same(output, one(state, sample))]
+        assert states, (sample, output)
+        return states[0] if len(states) == 1 else None
 
     def deleted(self, opened: Opened, state: State, samples: set[Sample]) -> None:
         """A version was flushed, and samples of it deleted. What others have accepted may have been there."""

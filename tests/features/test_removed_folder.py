@@ -118,3 +118,10 @@ def test_nothing_is_said_of_what_others_had_stored(tmp_path: Path, caplog: pytes
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2
     assert all("was removed while it was open" in message for message in messages)
+
+
+def test_a_lookup_beside_a_thread_that_saw_the_removal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ws.FeatureCache(tmp_path, "c") as cache:
+        # It has found rows of others, and another thread lets go of the removed folder before they are read.
+        monkeypatch.setattr(type(cache._session.version), "see_others", lambda version: True)
+        assert "a" not in cache
