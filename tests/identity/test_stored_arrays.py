@@ -22,6 +22,7 @@ def made(folder: Path, last: float = 7.0) -> Any:
 def test_what_is_written_into_an_array_counts(tmp_path: Path) -> None:
     array = made(tmp_path / "zarr")["a"]
     before = identify(array)
+    assert f"zarr {zarr.__version__}" in before.facts["version of zarr"]
     assert array[0] == 1  # it keeps codecs now
     assert identify(array) == before == identify(zarr.open_group(tmp_path / "zarr", mode="r")["a"])
     array[2] = 8
@@ -48,6 +49,18 @@ def test_a_cached_function_sees_writes(tmp_path: Path, of: Any) -> None:
     zarr.open_group(tmp_path / "zarr")["a"][0] = 41  # by another object
     assert total(of(group), seen) == 50
     assert len(seen) == 2
+
+
+class Named(zarr.storage.LocalStore):
+    """A store of the program."""
+
+
+def test_a_store_of_a_class_of_the_program_counts_by_its_files(tmp_path: Path) -> None:
+    group = made(tmp_path / "zarr")
+    own = zarr.open_group(Named(tmp_path / "zarr"))["a"]
+    before = identify(own)
+    group["a"][0] = 5
+    assert "folder of" in identify(own).difference(before)
 
 
 def test_arrays_in_memory_count_by_value() -> None:

@@ -21,9 +21,7 @@ _OUT_OF_REACH = frozenset(("FsspecStore", "ObjectStore", "FSStore", "ABSStore", 
 
 def rule_of_stored_array(kind: type) -> Rule | None:
     """The rule of a type of these libraries; None for other types, and for stores in memory."""
-    if kind.__module__.partition(".")[0] not in ("zarr", "tensorstore"):
-        return None
-    names = {base.__name__ for base in kind.__mro__}
+    names = {base.__name__ for base in kind.__mro__ if base.__module__.partition(".")[0] in ("zarr", "tensorstore")}
     if names & _NODES:
         return _node
     if names & _OF_FILES:
@@ -33,7 +31,7 @@ def rule_of_stored_array(kind: type) -> Rule | None:
 
 def _node(walk: Walk, place: Place, value: Any) -> None:
     """Record an array or group. What its object keeps of its metadata is in the store, too."""
-    walk.fact(place, f"{type(value).__name__} at {value.path!r}")
+    walk.fact(place, f"{walk.cls(type(value))} at {value.path!r}")
     walk.whole(place + ".store", value.store)
     walk.whole(place + ".chunk_store", getattr(value, "chunk_store", None))
 
