@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -172,6 +173,29 @@ class Calling(Watched):
     def map(self, address: int, length: int, descriptor: int, *, write: bool = False) -> None:
         self.before("map")
         super().map(address, length, descriptor, write=write)
+
+
+class Removing(Calling):
+    """Removes a folder in the n-th of some calls, counted from 0, from `start` until `stop`, which tells whether."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.left: int | None = None
+        self.check = self._count_down
+
+    def start(self, at: int) -> None:
+        self.left = at
+
+    def stop(self) -> bool:
+        assert self.left is not None
+        has_removed, self.left = self.left < 0, None
+        return has_removed
+
+    def _count_down(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left == -1:
+                shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _kill() -> None:

@@ -28,7 +28,7 @@ from tests.faults.soak_courier import Courier
 from tests.faults.soak_model import FIELDS, Sizes, judge_all, judge_cached
 from tests.faults.soak_rests import rest
 from tests.faults.soak_roles import CACHE_SIZE, Editor, Place, Writer, fill, run_reader, run_worker
-from tests.faults.soak_watch import MOST_THREADS, Watch, growth
+from tests.faults.soak_watch import MOST_HEADS, MOST_THREADS, Watch, growth
 
 import warmstore as ws
 from warmstore.storage.disk_usage import entries_below
@@ -164,6 +164,7 @@ def _run(soak: Soak, place: Place, result: SoakResult, watched: Path) -> None:
     if watch.most_threads > MOST_THREADS:
         result.failures.append(f"a process had {watch.most_threads} threads")
     result.rests = watch.rests
+    result.failures += [f"the remotes have {at['heads']} heads" for at in result.rests if at["heads"] > MOST_HEADS]
     if soak.operations >= LONG and len(result.rests) == 2:  # else a process has ended, which `_end` tells
         result.failures += growth({"uss": result.at_a_tenth["uss"]}, result.in_the_end)
         result.failures += [f"at rest, {grown}" for grown in growth(*result.rests)]

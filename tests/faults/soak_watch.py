@@ -15,6 +15,8 @@ GROWTH = {"uss": 1.05, "descriptors": 1.1, "threads": 1.5, "mappings": 1.1, "byt
 """How many times as much there may be in the end."""
 MOST_THREADS = 100
 """Of a process at any time: those for a slow disk (32), and for remotes."""
+MOST_HEADS = 100
+"""In the logs of two remotes at rest. Each removes what was replaced 32 at a time, so `files` is without them."""
 FOLDERS = ("store", "caches", "remote", "clone", "copies", "other")
 
 
@@ -74,7 +76,7 @@ class Watch:
         self.most_threads = max(self.most_threads, *(one["threads"] for one in each.values()))
         disk = {name: _on_disk(self._folder / name) for name in FOLDERS}
         sums = {what: sum(one[what] for one in each.values()) for what in (*MEMORY, *COUNTED)}
-        sums |= {what: sum(one[what] for one in disk.values()) for what in ("bytes", "files")}
+        sums |= {what: sum(one[what] for one in disk.values()) for what in ("bytes", "files", "heads")}
         noted = {"operations": operations, "seconds": round(seconds, 1), **sums}
         with self._path.open("a") as file:
             file.write(json.dumps({**noted, "disk": disk, "processes": each}) + "\n")
@@ -87,8 +89,9 @@ class Watch:
 
 
 def _on_disk(folder: Path) -> dict[str, int]:
-    sizes = [512 * status.st_blocks for _, status in entries_below(folder)]
-    return {"bytes": sum(sizes), "files": len(sizes)}
+    found = [("/heads/" in path, 512 * status.st_blocks) for path, status in entries_below(folder)]
+    heads = sum(is_head for is_head, _ in found)
+    return {"bytes": sum(size for _, size in found), "files": len(found) - heads, "heads": heads}
 
 
 def growth(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:

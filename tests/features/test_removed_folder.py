@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.faults.seam import Removing
+from tests.slow import either
 from torch import nn
 
 import warmstore as ws
@@ -125,3 +127,30 @@ def test_a_lookup_beside_a_thread_that_saw_the_removal(tmp_path: Path, monkeypat
         # It has found rows of others, and another thread lets go of the removed folder before they are read.
         monkeypatch.setattr(type(cache._session.version), "see_others", lambda version: True)
         assert "a" not in cache
+
+
+@pytest.mark.parametrize("async_write", [False, True])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_removal_at_any_time_of_a_commit(tmp_path: Path, *, async_write: bool, is_new: bool) -> None:
+    """The commit failed, and where it was one of the background, so did the next lookup."""
+    has_removed, at = True, -1
+    while has_removed:
+        at += either(5, 1)
+        root = tmp_path / str(at)
+        files = Removing(root)
+        with ws.FeatureCache(root, "features", flush_every=4, async_write=async_write, files=files) as cache:
+            cached = ws.CachedModule(Counting(), cache)
+            if not is_new:
+                check(cached, cache, [0, 1, 2], computed=3)
+                cache.flush()
+            files.start(at)
+            for ids in ([3, 4, 5, 6, 7], [8]):
+                check(cached, cache, ids, computed=len(ids))
+                cache.flush()
+            has_removed = files.stop()
+            for ids in ([3, 4, 5, 6, 7], [8]):
+                assert torch.equal(cached(INPUTS[ids], cache_ids=ids), cached.module(INPUTS[ids]))
+        with ws.FeatureCache(root, "features") as cache:
+            for ids in ([3, 4, 5, 6, 7], [8]):
+                check(ws.CachedModule(Counting(), cache), cache, ids, computed=0)
+    assert at > 30

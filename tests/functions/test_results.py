@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 import torch
 from tests import warm
-from tests.faults.seam import FullDisk
-from tests.slow import thinned
+from tests.faults.seam import FullDisk, Removing
+from tests.slow import either, thinned
 
 import warmstore as ws
 from warmstore.functions.function_cache import FunctionCache
 from warmstore.functions.large_values import LARGE
+from warmstore.functions.results import ResultStore
 from warmstore.storage.history import read_history
 
 
@@ -388,6 +389,31 @@ class TestFaults:
             assert third(5) == 5
         assert calls == []
         third.cache.close()
+
+    @pytest.mark.parametrize("max_size", [None, 10_000_000])
+    @pytest.mark.parametrize("is_new", [False, True])
+    def test_a_folder_that_is_removed_at_any_time(self, tmp_path: Path, max_size: int | None, *, is_new: bool) -> None:
+        """Each operation of a lookup, and of keeping a result, failed after it."""
+        random = np.random.default_rng(0)
+        other, *keys = (random.bytes(16) for _ in range(3))
+        has_removed, at = True, -1
+        while has_removed:
+            at += either(5, 1)
+            files = Removing(tmp_path / str(at))
+            store = ResultStore(files.folder, "f", "f", max_size, files)
+            if not is_new:
+                store.put(other, b"0", 9.0)
+                store.flush()
+            files.start(at)
+            for key in keys:
+                assert store.find(key) is None
+                assert store.put(key, key[:1], 0.001)
+                store.flush()
+            has_removed = files.stop()
+            for key in keys:
+                assert store.find(key) in ([key[:1], None] if has_removed else [key[:1]])
+            store.close()
+        assert at > 30
 
     def test_a_folder_that_is_removed_before_the_end(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         f = ws.cached(folder)(lambda x: x)

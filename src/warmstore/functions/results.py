@@ -23,7 +23,7 @@ from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import LARGEST_RECORD, Array, Bytes, Fields
 from warmstore.records.format.manifest import NAME, Manifest, holds_store, read_manifest
 from warmstore.records.index.sample_keys import Keys
-from warmstore.records.keyed_store import IndexedStore, bad_rows, keys_of
+from warmstore.records.keyed_store import IndexedStore, bad_rows, despite_removal, keys_of
 from warmstore.records.local_store import LocalStore
 from warmstore.records.write.upgrade import upgrade
 from warmstore.records.write.write_options import WriteOptions
@@ -131,6 +131,7 @@ class ResultStore:
         register(FUNCTIONS, self.path)
         return keyed
 
+    @despite_removal
     def _create(self) -> IndexedStore:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -157,6 +158,7 @@ class ResultStore:
         """Whether something is stored under a key."""
         return self.find(key) is not None
 
+    @despite_removal
     def _find(self, key: bytes) -> memoryview | LargeValue | None:
         keys = Keys.of_halves(np.frombuffer(key, np.uint64).reshape(1, 2))
         keyed = self._keyed
@@ -266,6 +268,7 @@ class ResultStore:
         self._pending[key] = data
         self._pending_bytes += len(data)
 
+    @despite_removal
     def flush(self) -> None:
         """Commit pending results.
 
@@ -283,6 +286,7 @@ class ResultStore:
                 self._views.pop(key, None)  # of a result that was computed again
             self._pending, self._pending_bytes, self._pending_seconds = {}, 0, 0.0
 
+    @despite_removal
     def clear(self) -> None:
         """Remove all results.
 

@@ -4,14 +4,16 @@ Feature caches and the tiers of pipelines keep samples in such stores. Any proce
 it. The others learn of these rows from the key column.
 """
 
+import errno
 import functools
 import logging
 import os
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TypeVar, final
+from typing import ParamSpec, TypeVar, final
 
 import numpy as np
 
@@ -30,8 +32,10 @@ from warmstore.storage.reading_lease import ReadingLease
 
 _log = logging.getLogger("warmstore")
 
+_Arguments = ParamSpec("_Arguments")
 _Found = TypeVar("_Found")
 _AT_ONCE = 1 << 20  # rows whose keys are read together
+_TRIES = 10  # of a use whose store is being removed
 MISSING, DAMAGED = -1, -2
 """In place of a row: no row has the key, or the row that should have it is damaged. Row numbers are larger."""
 
@@ -412,3 +416,21 @@ def bad_rows(count: int, *columns: GatheredColumn) -> Bools:
         if column.bad is not None:
             bad |= column.bad
     return bad
+
+
+def despite_removal(use: Callable[_Arguments, _Found]) -> Callable[_Arguments, _Found]:
+    """Decorates a method that uses a keyed store, and leaves one whose folder was removed: it is called again where the
+    folder is removed meanwhile."""
+
+    @functools.wraps(use)
+    def using(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Found:
+        for _ in range(_TRIES):
+            try:
+                return use(*args, **kwargs)
+            except OSError as error:
+                if error.errno not in (None, errno.ENOENT):  # `NotAStore`, `StoreExists` have none
+                    raise
+            time.sleep(0.01)  # the removal may not be complete
+        return use(*args, **kwargs)
+
+    return using

@@ -16,7 +16,6 @@ UNSETTLED = {"batches": "of one"}
 SETTLED = "settled"
 """In the metadata of such a cache, once a batch of several samples was computed."""
 
-
 UNSIGNED = "unsigned"
 """In the metadata of a cache that has taken over samples that nobody signed. Nothing in it is unpickled or signed."""
 

@@ -35,7 +35,7 @@ from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.features.writer_ranks import WriterRanks
 from warmstore.records.format.manifest import holds_store
 from warmstore.records.index.sample_keys import Keys
-from warmstore.records.keyed_store import MISSING, IndexedStore
+from warmstore.records.keyed_store import MISSING, IndexedStore, despite_removal
 from warmstore.records.local_store import LocalStore
 from warmstore.records.maintenance.rewrite import Utilisation
 from warmstore.records.write.upgrade import upgrade
@@ -174,6 +174,7 @@ class OpenVersion:
 
     # Opening and creating
 
+    @despite_removal
     def find_store(self) -> bool:
         """Open the store if some process has created it. Returns whether there is one."""
         if not holds_store(self.path):
@@ -256,8 +257,7 @@ class OpenVersion:
         """Raise if the store of another process does not fit the fingerprint and pending blocks of this one."""
         if self.options.is_signed:
             check_signed(store.metadata, self.path)
-        known = store.metadata.get("fingerprint")
-        if self.module_fingerprint is not None and known is not None:
+        if self.module_fingerprint is not None and (known := store.metadata.get("fingerprint")) is not None:
             self.check_fingerprint(known, self.module_fingerprint)
         if len(self.blocks):
             assert self.schema is not None
@@ -265,6 +265,7 @@ class OpenVersion:
             for block in self.blocks.waiting():
                 schema.check(block.leaves)
 
+    @despite_removal
     def see_others(self) -> bool:
         """Read new rows of other processes. Returns whether there were any."""
         with self.lock:
@@ -330,6 +331,7 @@ class OpenVersion:
         with self.lock:
             return self._found() or self._create_store()
 
+    @despite_removal
     def commit(self, blocks: Sequence[Block]) -> None:
         """Commit blocks to the store. Those that it accepted or refused before a commit failed are not passed again."""
         reader = self.created()
@@ -346,8 +348,7 @@ class OpenVersion:
         """Delete the samples with these keys, which are cached."""
         self._check_removable()
         self.flush()
-        reader = self._found()
-        if reader is not None:  # else they are gone with the folder
+        if (reader := self._found()) is not None:  # else they are gone with the folder
             with self._replacing(reader.keyed, [keys]):
                 reader.keyed.delete(keys)
 
@@ -373,8 +374,7 @@ class OpenVersion:
         """Delete all samples."""
         self._check_removable()
         self.flush()
-        reader = self._found()
-        if reader is None:
+        if (reader := self._found()) is None:
             return
         with reader.store._editing(), contextlib.nullcontext() if self.quota is None else self.quota.reserve(0):
             reader.keyed.clear()
@@ -390,8 +390,7 @@ class OpenVersion:
 
     def rebalance(self, progress: bool | None) -> Utilisation:
         """See `FeatureCache.rebalance`."""
-        reader = self._found()
-        if reader is None:
+        if (reader := self._found()) is None:
             return Utilisation(0, 0, 0, 0)
         utilisation = rebalance(reader.keyed, self.quota, progress)
         self.see_others()
