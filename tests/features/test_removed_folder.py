@@ -1,5 +1,6 @@
 """Feature caches whose folder is removed while they are open, as by `rm -rf` beside a notebook."""
 
+import errno
 import gc
 import logging
 import shutil
@@ -14,6 +15,7 @@ from tests.slow import either
 from torch import nn
 
 import warmstore as ws
+from warmstore.records.keyed_store import despite_removal
 
 INPUTS = torch.arange(60.0).reshape(20, 3)
 
@@ -154,3 +156,26 @@ def test_a_removal_at_any_time_of_a_commit(tmp_path: Path, *, async_write: bool,
             for ids in ([3, 4, 5, 6, 7], [8]):
                 check(ws.CachedModule(Counting(), cache), cache, ids, computed=0)
     assert at > 30
+
+
+@pytest.mark.parametrize(
+    ("error", "is_removal"),
+    [
+        (FileNotFoundError(errno.ENOENT, "no file"), True),
+        (ws.WriteFailed(errno.ENOENT, "no folder"), True),
+        (ws.WriteFailed(errno.ENOSPC, "no space"), False),
+        (ws.Damaged("a file"), False),
+        (ws.RemoteUnavailable("no answer"), False),
+    ],
+)
+def test_other_errors_are_raised_at_once(error: Exception, *, is_removal: bool) -> None:
+    """Above all those of a remote, after as long a wait each time."""
+    calls = []
+
+    def use() -> None:
+        calls.append(0)
+        raise error
+
+    with pytest.raises(type(error)):
+        despite_removal(use)()
+    assert (len(calls) > 1) == is_removal

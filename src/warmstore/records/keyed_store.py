@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar, final
 
 import numpy as np
 
-from warmstore.errors import NotAStore, NotSupportedError, WarmstoreError
+from warmstore.errors import NotAStore, NotSupportedError, StoreExists, WarmstoreError, WriteFailed
 from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, absent_rows, stored_rows
 from warmstore.records.format.manifest import NAME, holds_store, read_manifest
 from warmstore.records.format.value_encoding import encode
@@ -427,8 +427,10 @@ def despite_removal(use: Callable[_Arguments, _Found]) -> Callable[_Arguments, _
         for _ in range(_TRIES):
             try:
                 return use(*args, **kwargs)
-            except OSError as error:
-                if error.errno not in (None, errno.ENOENT):  # `NotAStore`, `StoreExists` have none
+            except (FileNotFoundError, StoreExists):
+                pass
+            except WriteFailed as error:
+                if error.errno != errno.ENOENT:
                     raise
             time.sleep(0.01)  # the removal may not be complete
         return use(*args, **kwargs)
