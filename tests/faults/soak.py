@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from tests.faults.soak_courier import Courier
@@ -37,6 +38,9 @@ HANG = 180.0
 """Seconds without an operation after which a process hangs."""
 LONG = 1_000_000
 """Operations from which on a soak must not grow."""
+ARENAS = "MALLOC_ARENA_MAX"
+"""How many arenas glibc's allocator has: 2 in each process where it is not set, as for many services. Each arena keeps
+memory for itself, so with one for every thread it takes longer until all have what they need."""
 _SAMPLES = 200
 
 
@@ -118,10 +122,11 @@ def _run(soak: Soak, place: Place, result: SoakResult, watched: Path) -> None:
     context: Any = multiprocessing.get_context(soak.start)
     table = place.table()
     processes: dict[str, tuple[Any, list[int]]] = {}
-    for name, run, numbers in roles(soak, place.sizes):
-        process = context.Process(target=_child, args=(run, place, numbers, name), name=name)
-        process.start()
-        processes[name] = process, numbers
+    with patch.dict(os.environ, {ARENAS: os.environ.get(ARENAS, "2")}):
+        for name, run, numbers in roles(soak, place.sizes):
+            process = context.Process(target=_child, args=(run, place, numbers, name), name=name)
+            process.start()
+            processes[name] = process, numbers
     watched.parent.mkdir(parents=True, exist_ok=True)
     watch = Watch(watched, place.folder, {name: process.pid for name, (process, _) in processes.items()})
     began, due, every = time.monotonic(), 0, max(soak.operations // _SAMPLES, 1)
@@ -195,6 +200,7 @@ def _told(place: Place, name: str) -> str:
 def _child(run: Run, place: Place, numbers: list[int], name: str) -> None:
     os.environ["XDG_STATE_HOME"] = str(place.folder / "state")
     signal.alarm(0)
+    _grow_interned_strings()
     with (place.folder / f"{name}.txt").open("w") as told:
         faulthandler.register(signal.SIGALRM, file=told)
         try:
@@ -206,6 +212,16 @@ def _child(run: Run, place: Place, numbers: list[int], name: str) -> None:
             raise SystemExit(1) from None
         finally:
             faulthandler.unregister(signal.SIGALRM)
+
+
+def _grow_interned_strings() -> None:
+    """Have the interpreter's table of interned strings grow now, and not between the two times that are compared.
+
+    When as many strings have come and gone as it has room for, CPython makes a table for three times those that are
+    there: once, by 1 or 2 MB in each process. Names of files are such strings, as pathlib interns them.
+    """
+    for number in range(200_000):
+        sys.intern(f"interned {number}")
 
 
 def _finally(place: Place, result: SoakResult) -> None:
