@@ -38,9 +38,9 @@ HANG = 180.0
 """Seconds without an operation after which a process hangs."""
 LONG = 1_000_000
 """Operations from which on a soak must not grow."""
-ARENAS = "MALLOC_ARENA_MAX"
-"""How many arenas glibc's allocator has: 2 in each process where it is not set, as for many services. Each arena keeps
-memory for itself, so with one for every thread it takes longer until all have what they need."""
+ALLOCATOR = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "131072"}
+"""Where the environment has none: settings with which glibc's allocator gives large blocks back when they are freed,
+and keeps no memory for each thread. What it keeps of peaks is more than a leak would show in minutes."""
 _SAMPLES = 200
 
 
@@ -122,7 +122,7 @@ def _run(soak: Soak, place: Place, result: SoakResult, watched: Path) -> None:
     context: Any = multiprocessing.get_context(soak.start)
     table = place.table()
     processes: dict[str, tuple[Any, list[int]]] = {}
-    with patch.dict(os.environ, {ARENAS: os.environ.get(ARENAS, "2")}):
+    with patch.dict(os.environ, {**ALLOCATOR, **os.environ}):
         for name, run, numbers in roles(soak, place.sizes):
             process = context.Process(target=_child, args=(run, place, numbers, name), name=name)
             process.start()

@@ -1,5 +1,4 @@
-"""The rests of a soak: its workers commit and wait, all is merged, they refresh, free memory goes back to
-the system, and idle threads end.
+"""The rests of a soak: its workers commit and wait, all is merged, they refresh, and idle threads end.
 
 What processes have swings between two merges, by more than a leak would show in minutes. At rest it is the same each
 time.

@@ -4,7 +4,6 @@ All of them read, judge what they read by the model, and use one feature cache t
 the expected ones ends a process, and with it the soak.
 """
 
-import ctypes
 import os
 import threading
 import time
@@ -38,7 +37,6 @@ from warmstore.storage.array_types import Int64
 CACHE_SIZE = 8_000_000
 """Bytes of the cache: room for half of its samples."""
 _BATCH = 8
-_LIBC = ctypes.CDLL(None)
 _OWN_IDS = 1_000_000
 
 
@@ -104,7 +102,6 @@ class Worker:
         """Do what a phase is for if that was not done yet, and wait a little."""
         if self.table.seen[number] != phase:
             {"commit": self.commit, "refresh": self.refresh_all}[PHASES[phase % len(PHASES)]]()
-            trim()
             self.table.seen[number] = phase
         time.sleep(0.05)
 
@@ -165,12 +162,6 @@ class Worker:
         judge_cached(ids, found, missing)
         if len(missing):
             self.cache.put_batch(ids[missing], cached_values(ids[missing]))
-
-
-def trim() -> None:
-    """Have glibc's allocator give back what is free. What it has kept of peaks would hide how much is in use."""
-    if hasattr(_LIBC, "malloc_trim"):
-        _LIBC.malloc_trim(0)
 
 
 def cached_values(ids: Int64) -> Int64:
