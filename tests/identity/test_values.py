@@ -14,9 +14,14 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import gin
 import numpy as np
+import pandas as pd
 import pytest
+import sklearn
 import torch
+import xarray
+from sklearn.preprocessing import StandardScaler
 from tests import warm
 from tests.slow import thinned
 
@@ -70,6 +75,55 @@ def test_the_type_of_a_number_counts_however_numpy_prints_it(legacy: Any) -> Non
         found = [identify([number]).digest for number in numbers]
     assert len(set(found)) == len(numbers)
     assert found == before
+
+
+@gin.configurable  # type: ignore[untyped-decorator]
+def bound(size: int = 1) -> int:
+    return size
+
+
+def bind(size: int) -> None:
+    gin.clear_config()
+    gin.parse_config(f"bound.size = {size}")
+
+
+OPTIONS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Any]] = {
+    "pandas": (
+        lambda: pd.Series(["a"]).dtype,
+        lambda option: pd.set_option("mode.string_storage", option),
+        ("python", "pyarrow"),
+    ),
+    "scikit-learn": (
+        lambda: type(StandardScaler().fit_transform(pd.DataFrame({"a": [0.0, 1.0]}))),
+        lambda option: sklearn.set_config(transform_output=option),
+        ("default", "pandas"),
+    ),
+    "xarray": (
+        lambda: xarray.DataArray([1.0], attrs={"unit": "m"}).mean().attrs,
+        lambda option: xarray.set_options(keep_attrs=option),
+        (False, True),
+    ),
+    "gin": (lambda: bound(), bind, (2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_of_libraries_count(name: str) -> None:
+    """Of those that only the code of the library reads, a result with others was found."""
+    use, choose, options = OPTIONS[name]
+    watch, found = Watch(), []
+    try:
+        for option in (*options, options[0]):
+            choose(option)
+            assert watch.has_moved() == bool(found)
+            watch = Watch()
+            found.append((use(), identity_of_walk(walk_over(use, watch=watch, is_called_here=True)).digest))
+            assert not watch.has_moved()
+    finally:
+        choose(options[0])
+    assert found[0] == found[2]
+    assert found[0][0] != found[1][0]
+    assert found[0][1] != found[1][1]
 
 
 MATRIX = torch.eye(2)

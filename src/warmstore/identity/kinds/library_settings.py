@@ -1,4 +1,4 @@
-"""Global settings of NumPy, JAX and torch that decide results: precision, default dtypes, hooks of every module.
+"""Global settings of libraries that decide results: precision, default dtypes, hooks of every module, options.
 
 The walk records them once it meets the library.
 """
@@ -24,6 +24,15 @@ _SETTINGS_OF_JAX = (
 
 _FUNCTIONS = ("formatter", "override_repr")
 """Print options of NumPy that hold functions."""
+
+_OPTIONS = {
+    "gin_config": ("gin.config", "_CONFIG"),
+    "pandas": ("pandas._config.config", "_global_config"),
+    "xarray": ("xarray.core.options", "OPTIONS"),
+}
+"""By library: the module and name of the dict that has the options which its own code reads."""
+_GROUPS_OF_PANDAS = ("compute", "future", "mode")
+"""The groups of options that count. Others decide how tables look, and pandas sets some for the terminal."""
 
 
 def record_settings(walk: Walk, library: str) -> None:
@@ -53,6 +62,18 @@ def record_settings(walk: Walk, library: str) -> None:
         hooks = [hook for holder in GLOBAL_HOOKS for hook in holder.values() if not only_watches(hook)]
         for at, hook in enumerate(hooks):
             walk.whole(place + f".<hook {at}>", hook)
+    elif library == "scikit_learn":
+        place, _ = walk.root(("settings", library), "settings of scikit-learn")
+        walk.setting_of_thread(place, _settings_of_sklearn)
+    elif library in _OPTIONS:
+        module, name = _OPTIONS[library]
+        place, _ = walk.root(("settings", library), f"settings of {library}")
+        options = getattr(sys.modules.get(module), name, None)
+        if library != "pandas":
+            walk.whole(place, options)
+        elif options is not None:
+            for group in _GROUPS_OF_PANDAS:
+                walk.whole(place + f".{group}", options.get(group))
 
 
 def _record_operator_modes(walk: Walk, place: Place) -> None:
@@ -89,6 +110,11 @@ def _record_functions(walk: Walk, place: Place, read: Callable[[], Any]) -> None
     if value is not None:
         walk.of_thread.add(place)
         walk.whole(place, value)
+
+
+def _settings_of_sklearn() -> str:
+    read = getattr(sys.modules.get("sklearn"), "get_config", dict)
+    return repr(sorted(read().items()))
 
 
 def _settings_of_jax() -> str:
