@@ -1,11 +1,14 @@
 """F5: writing is asynchronous and bounded, by batch, and loses nothing."""
 
+import contextlib
 import errno
 import gc
 import itertools
 import signal
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -546,3 +549,26 @@ class TestForgotten:
         writers = [thread for thread in threading.enumerate() if thread.name == "warmstore-writer"]
         for thread in writers:
             thread.join()
+
+
+def test_a_lookup_beside_a_commit_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a ValueError of NumPy's: the outputs are not those of the store that was opened since they were found."""
+    with ws.FeatureCache(tmp_path, "c") as cache:
+        cache.put_batch([0], np.zeros((1, 2)))
+        cache.put_batch([1], np.zeros((1, 5)))
+        with ws.FeatureCache(tmp_path, "c") as other:
+            other.put_batch([2], np.zeros((1, 2)))
+        blocks = cache._session.blocks
+        find = blocks.find
+
+        def find_and_commit(keys: Any) -> Any:
+            found = find(keys)
+            with contextlib.suppress(ws.SchemaMismatch):
+                cache.flush()
+            return found
+
+        monkeypatch.setattr(blocks, "find", find_and_commit)
+        with pytest.raises(ws.SchemaMismatch):
+            cache.get_batch([0, 1, 2])
+        monkeypatch.undo()
+        assert cache.get_batch([0, 1, 2])[1].tolist() == [0, 1]

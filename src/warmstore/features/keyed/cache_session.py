@@ -167,6 +167,8 @@ class CacheSession:
                 values = {path: select(value, ~bad) for path, value in values.items()}
         found = np.union1d(stored, np.array(list(pending), np.int64))
         if pending:
+            for block in {id(block): block for block, _ in pending.values()}.values():
+                schema.check(block.leaves)  # since it was found, a store of other outputs may have been opened
             rank = {index: number for number, index in enumerate(found.tolist())}
             pending_rows = [(rank[index], block.leaves, row) for index, (block, row) in pending.items()]
             values = merge(schema, values, np.searchsorted(found, stored), pending_rows, len(found))
