@@ -260,7 +260,10 @@ class CacheMachine(CacheWorld):
         root, self.root = self.root, self.folder / f"copy {number}"
         truths, everybody = self.truths, self.opened
         shutil.rmtree(self.root, ignore_errors=True)
-        shutil.copytree(root, self.root)
+        try:
+            shutil.copytree(root, self.root)
+        except shutil.Error as error:  # what a cache was writing has its name by now
+            assert all(name.endswith(".tmp") for name, *_ in error.args[0]), error
         truth = truths[NAMES[0]]
         maybe = merged(truth.maybe, *(opened.pending for opened in everybody if opened.name == NAMES[0]))
         self.truths = {NAMES[0]: replace(truth, maybe=maybe, states=set(truth.states), widths=set(truth.widths))}
