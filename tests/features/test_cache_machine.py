@@ -263,7 +263,8 @@ class CacheMachine(CacheWorld):
         try:
             shutil.copytree(root, self.root)
         except shutil.Error as error:  # what a cache was writing has its name by now
-            assert all(name.endswith(".tmp") for name, *_ in error.args[0]), error
+            if not all(name.endswith(".tmp") for name, *_ in error.args[0]):
+                raise
         truth = truths[NAMES[0]]
         maybe = merged(truth.maybe, *(opened.pending for opened in everybody if opened.name == NAMES[0]))
         self.truths = {NAMES[0]: replace(truth, maybe=maybe, states=set(truth.states), widths=set(truth.widths))}
