@@ -1,5 +1,12 @@
 """An interrupt between two statements of a loader or a batch sampler: the next call does all that was left undone."""
 
+import itertools
+import re
+import signal
+import sys
+import threading
+import traceback
+import types
 from typing import Any
 
 import numpy as np
@@ -13,6 +20,7 @@ from warmstore.loading.trainers import drawing
 
 FIRST, SECOND = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]], [[3, 4, 5], [9, 10, 11]]
 """The batches of a single rank, and of rank 1 of 2."""
+INTERRUPTED = r"/warmstore/(loading|storage)/|/threading\.py$|/concurrent/futures/"
 
 
 def interrupt(*arguments: object, **options: object) -> Any:
@@ -59,6 +67,10 @@ def test_a_batch_sampler_whose_epoch_begins(monkeypatch: pytest.MonkeyPatch) -> 
     assert sampler.state_dict()["epoch"] == 1
 
 
+def loader_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("warmstore-loader")]
+
+
 class Interrupting:
     def __call__(self, times: EpochTimes) -> None:
         interrupt()
@@ -80,3 +92,50 @@ def test_the_last_batch_of_an_epoch_counts_once_it_is_handed_out() -> None:
     with ws.Loader(np.arange(10), 4, ws.Sequential()) as loader:
         loader.load_state_dict(state)
         assert [batch.tolist() for batch in loader] == [[8, 9]]
+
+
+def read(loader: ws.Loader, at: int, got: list[Any]) -> bool:
+    """Read two epochs, with Ctrl-C at the n-th place of the loader where Python raises it: as a function begins, a
+    generator goes on, and after a call of a function in C. Whether there are as many places."""
+    left = at
+
+    def count(frame: types.FrameType, event: str, argument: Any) -> None:
+        nonlocal left
+        if event in ("call", "c_return", "c_exception") and re.search(INTERRUPTED, frame.f_code.co_filename):
+            left -= 1
+            if not left:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGINT)
+
+    epochs = [iter(loader), iter(loader)]
+    sys.setprofile(count)
+    try:
+        for epoch in epochs:
+            for batch in epoch:
+                got.append(batch)
+    finally:
+        sys.setprofile(None)
+    return not left
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_interrupt_at_any_place(workers: int) -> None:
+    """It is raised as such; exactly the batches that came count; and no thread is left, also while the traceback is
+    kept, as a notebook keeps it."""
+    interrupts = 0
+    for at in itertools.count(1):
+        with ws.Loader(np.arange(10), 4, ws.Shuffle(seed=0), workers=workers, resume_partial=True) as loader:
+            got: list[Any] = []
+            try:
+                assert not read(loader, at, got), "the interrupt is lost"
+            except KeyboardInterrupt as error:
+                interrupts += 1
+                state = loader.state_dict()
+                assert (state["epoch"], state["place"]) == (len(got) // 3, len(got) % 3 * 4), traceback.format_exc()
+                assert state["finished"] == state["epoch"]
+                assert not loader_threads(), traceback.format_exc()
+                del error
+            else:
+                assert len(got) == 6
+                break
+    assert interrupts > 200

@@ -223,7 +223,10 @@ class RunsMachine(RuleBasedStateMachine):
         state = self.well(running.program.do("state", number))
         places = [(loader.epoch, loader.place), *((loader.running, after) for _, after in parts[:-1])]
         found = state["epoch"], state["place"]
-        assert found == places[0] or (self.plot.on_error == "skip" and found in places), (found, places)
+        possible = places if self.plot.on_error == "skip" else places[:1]
+        if trapped == "interrupt" and parts:  # at the `yield` of a batch that counts, where a trap may be but no signal
+            possible = [*possible, (loader.running, parts[0][1]) if parts[1:] else (loader.running + 1, 0)]
+        assert found in possible, (found, possible)
         loader.epoch, loader.place = found
         loader.is_loaded &= found == places[0]
 

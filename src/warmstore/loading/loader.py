@@ -353,13 +353,11 @@ class Loader(Closeable):
             raise Closed("the loader is closed; make another one")
         iteration = LoaderIteration()
         self._iterations.add(iteration)
-        return self._hand_out(iteration, endless=endless)
+        return iteration.run(self._hand_out(iteration, endless=endless))
 
     def _hand_out(self, iteration: LoaderIteration, *, endless: bool) -> Iterator[Any]:
         """Begin an epoch and yield its batches; with `endless`, those of all following epochs too."""
         cursor = self._cursor
-        iteration.check()
-        iteration.has_begun = True
         self._find_shard()
         if self._is_over():
             return
@@ -393,20 +391,21 @@ class Loader(Closeable):
                     is_empty = True  # of the next epoch
                 if cursor.samples is None:
                     self._last_places.append((cursor.epoch, cursor.place, cursor.finished))
-                if ends and self._observer is not None:  # before the batch counts: an interrupt here repeats it
+                if ends and self._observer is not None:
                     is_steady = whole and self._ended_epochs > 0 and not endless
                     self._observer(clock.taken(self._producer.processes, is_steady=is_steady))
                 for empty_epoch in range(epoch, task.epoch):
                     cursor.end(empty_epoch)  # without any batch for this rank
-                cursor.hand_out(task.epoch, task.step, is_stream=endless and not ends)
                 epoch, place = (task.epoch + 1, 0) if task.step.is_last else (task.epoch, task.step.after)
                 self._ended_epochs += ends
-                if not built.is_empty:
-                    del built
-                    clock.leave()
+                is_empty_batch = built.is_empty
+                del built
+                clock.leave()
+                cursor.hand_out(task.epoch, task.step, is_stream=endless and not ends)  # and then nothing but `yield`
+                if not is_empty_batch:
                     yield batch
-                    clock.enter()
-                    del batch  # the next batch reuses its memory
+                clock.enter()
+                del batch  # the next batch reuses its memory
                 if ends:
                     return
                 iteration.check()
@@ -438,7 +437,8 @@ class Loader(Closeable):
             place, samples = 0, self._cursor.samples
 
     def _batches(self, iteration: LoaderIteration, tasks: Iterator[Task]) -> Batches:
-        return self._producer.batches(self._build, tasks, iteration, self._iterations, self._register)
+        iteration.batches = self._producer.batches(self._build, tasks, iteration, self._iterations, self._register)
+        return iteration.batches
 
     def _stop(self, reason: str) -> None:
         for iteration in list(self._iterations):
@@ -447,4 +447,4 @@ class Loader(Closeable):
 
     def _warn(self) -> None:
         for note in self._source.notes():
-            warnings.warn(note, RuntimeWarning, stacklevel=3)
+            warnings.warn(note, RuntimeWarning, stacklevel=4)

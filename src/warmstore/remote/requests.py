@@ -15,13 +15,10 @@ from typing import Any, TypeVar, TypeVarTuple
 from warmstore.errors import RemoteUnavailable
 from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.lifecycle import Closeable
-from warmstore.storage.threads import Thread
+from warmstore.storage.threads import Thread, result_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-_LOOK = 0.5
-"""Seconds of a wait: Python notices an interrupt that comes just before a wait begins when it ends."""
 
 
 class Requests(Closeable):
@@ -62,16 +59,10 @@ class Requests(Closeable):
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Start a coroutine, and wait for its result. An interrupt is raised, and cancels its requests."""
         future: Future[T] | None = None
-        done = threading.Lock()  # an interrupt while a future begins to wait leaves its own lock held, or is lost
-        done.acquire()
         try:
             with uninterrupted():
                 future = self.submit(coroutine)
-                future.add_done_callback(lambda _: done.release())
-            while not done.acquire(timeout=_LOOK):
-                pass
-            with uninterrupted():
-                return future.result()
+            return result_of(future)
         except BaseException:
             with uninterrupted():
                 _drop(coroutine, future)

@@ -12,9 +12,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from warmstore.storage.interrupts import uninterrupted
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_LOOK = 0.5
+"""Seconds of a wait: Python notices an interrupt that comes just before a wait begins when it ends."""
 _ROOM = 1 << 20
 """Bytes that must be left beside the stack of a new thread: its first frames take 16 KiB, and an allocator 256 KiB."""
 _STACK = 8 << 20
@@ -36,16 +40,42 @@ class ThreadPool(ThreadPoolExecutor):
     """
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        if not threading.main_thread().is_alive():
-            done: Future[T] = Future()
-            try:
-                done.set_result(function(*args, **kwargs))
-            except BaseException as error:
-                done.set_exception(error)
-            return done
-        if len(self._threads) < self._max_workers:
-            check_room()
-        return super().submit(function, *args, **kwargs)
+        try:
+            with uninterrupted():  # a thread has begun before it is in the list of those that `shutdown` waits for
+                if len(self._threads) < self._max_workers:
+                    check_room()
+                return super().submit(function, *args, **kwargs)
+        except RuntimeError:
+            # Asked only here: an interrupt amid the question lets Python take the main thread for ended
+            # (https://github.com/python/cpython/issues/90882).
+            if threading.main_thread().is_alive():
+                raise
+        done: Future[T] = Future()
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(result)
+        return done
+
+
+def result_of(future: Future[T]) -> T:
+    """Wait for a future, and return its result or raise its error. An interrupt of the wait is raised.
+
+    In `Future.result`, an interrupt that comes as the wait begins is lost, is raised as another error, or leaves a lock
+    locked that the working thread then waits for.
+    """
+    finished = threading.Lock()
+    finished.acquire()
+    with uninterrupted():
+        future.add_done_callback(lambda _: finished.release())
+    while not finished.acquire(timeout=_LOOK):
+        pass
+    try:
+        return future.result()
+    finally:
+        del future  # its error would keep this frame, and those of the callers
 
 
 def check_room() -> None:

@@ -19,15 +19,33 @@ Batches = Generator[tuple[Task, Built], None, None]
 class LoaderIteration:
     """One `for` over a loader, which the loader ends when it is closed or loads a state.
 
-    prefetcher: its worker threads, if any. is_forked: this is a copy in a forked child, without threads and prefetched
-    batches. has_begun: whether the first `next` was called.
+    batches: what it reads from the producer. prefetcher: its worker threads, if any. is_forked: this is a copy in a
+    forked child, without threads and prefetched batches. has_begun: whether the first `next` was called.
     """
 
     def __init__(self) -> None:
+        self.batches: Batches | None = None
         self.prefetcher: ThreadPrefetcher | None = None
         self.is_forked = False
         self.has_begun = False
         self._reason: tuple[type[Exception], str] | None = None
+
+    def run(self, handed_out: Iterator[Any]) -> Iterator[Any]:
+        """Yield what is handed out, and at its end close `batches` and end the threads.
+
+        An error or Ctrl-C between two statements of the loader leaves `batches` in a frame that the traceback keeps, in
+        a notebook until the next error.
+        """
+        self.check()
+        self.has_begun = True
+        try:
+            yield from handed_out
+        finally:
+            if self.batches is not None:
+                self.batches.close()
+            prefetcher = self.prefetcher  # which another thread may end meanwhile
+            if prefetcher is not None:
+                prefetcher.close()  # unless `batches` has: an interrupt may have come amid that
 
     def end(self, reason: str, kind: type[Exception] = RuntimeError) -> None:
         """Stop the threads, and make `check` raise."""

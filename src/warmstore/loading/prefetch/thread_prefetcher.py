@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from warmstore.errors import Closed
 from warmstore.storage.locks import holds_lock
-from warmstore.storage.threads import ThreadPool
+from warmstore.storage.threads import ThreadPool, result_of
 
 Task = TypeVar("Task")
 Made = TypeVar("Made")
@@ -23,7 +23,7 @@ class ThreadPrefetcher:
 
     def __init__(self, workers: int) -> None:
         self._pid = os.getpid()
-        self._closed = False
+        self._closed = self._has_ended = False
         self._pool = ThreadPool(workers, "warmstore-loader", initializer=_mark)
 
     def ahead(
@@ -40,7 +40,7 @@ class ThreadPrefetcher:
         while waiting:
             task, future = waiting.popleft()
             try:
-                made = future.result()
+                made = result_of(future)
             except CancelledError:
                 if not future.cancelled():
                     raise  # `make` raised it
@@ -61,8 +61,8 @@ class ThreadPrefetcher:
             raise Closed(f"the loader was closed while its `for` was running: {error}") from None
 
     def close(self) -> None:
-        """Cancel waiting tasks, finish running ones, and end the threads."""
-        if self._closed:
+        """Cancel waiting tasks, finish running ones, and end the threads. An interrupted call is repeated."""
+        if self._has_ended:
             return  # generators may be closed at exit, when modules are cleared already
         self._closed = True
         if self._pid != os.getpid():
@@ -70,6 +70,7 @@ class ThreadPrefetcher:
         # The garbage collector may call this in a worker thread, which cannot wait for itself, and in a thread with a
         # lock that the workers wait for.
         self._pool.shutdown(wait=not getattr(_here, "is_worker", False) and not holds_lock(), cancel_futures=True)
+        self._has_ended = True
 
 
 def _mark() -> None:

@@ -85,9 +85,9 @@ class EpochCursor:
         begins: the one that was set; after a break the next one, or the same one if all epochs are equal.
         """
         if self._named is not None:
-            self._move_to(self._named)
+            self._move(self._named)
         elif self.place and not (self.is_loaded or self._resume_partial):
-            self._move_to(self.epoch + self.steps.shuffles)
+            self._move(self.epoch + self.steps.shuffles)
         elif self.place and self.steps.is_over(self._samples_now, self.epoch, self.place):
             self.end(self.epoch)  # with these ranks and batch size no step is left
         return self.epoch, self.place, self._samples_now
@@ -99,21 +99,16 @@ class EpochCursor:
             is_stream: the same iteration continues with the next epoch, so an epoch that was set waits for the next
                 iteration.
         """
-        self.is_loaded = False
         if step.is_last and is_stream:
-            named = self._named
-            self.finished += 1
-            self._move_to(epoch + 1)
-            self._named = named
+            self._move(epoch + 1, finished=self.finished + 1, named=self._named)
         elif step.is_last:
             self.end(epoch)
         else:
-            self.epoch, self.place = epoch, step.after
+            self.epoch, self.place, self.is_loaded = epoch, step.after, False
 
     def end(self, epoch: int) -> None:
         """Count a completed epoch, and move to the next one."""
-        self.finished += 1
-        self._move_to(epoch + 1 if self._named is None else self._named)
+        self._move(epoch + 1 if self._named is None else self._named, finished=self.finished + 1)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that begins next. A state loaded from the middle of the same epoch stays."""
@@ -123,12 +118,27 @@ class EpochCursor:
         if self.place and not self.is_loaded:
             self._named = epoch
         elif epoch != self.epoch or self.place:
-            self._move_to(epoch)
+            self._move(epoch)
 
-    def _move_to(self, epoch: int) -> None:
-        self.epoch, self.place, self._named = epoch, 0, None
-        self._samples_now = self.samples
-        self.is_loaded = False
+    def _move(
+        self,
+        epoch: int,
+        place: int = 0,
+        *,
+        finished: int | None = None,
+        samples: int | None = None,
+        named: int | None = None,
+    ) -> None:
+        """Move to a place of an epoch; into the middle of one, by a loaded state. One statement, so that an interrupt
+        comes before or after it."""
+        self.epoch, self.place, self.finished, self._samples_now, self._named, self.is_loaded = (
+            epoch,
+            place,
+            self.finished if finished is None else finished,
+            samples if place else self.samples,
+            named,
+            place > 0,
+        )
 
     def with_steps(self, steps: EpochSteps) -> "EpochCursor":
         """A copy at the same position with other steps."""
@@ -179,10 +189,7 @@ class EpochCursor:
         places = self.steps.places(samples) if place else None
         if places is not None and place > places:
             raise BadState(f"the state is at place {place:,} of epoch {epoch:,}, which has {places:,} places")
-        self._move_to(epoch)
-        self.place, self.finished = place, finished
-        self._samples_now = samples if place else self.samples
-        self.is_loaded = bool(place)
+        self._move(epoch, place, finished=finished, samples=samples)
 
     def _contradiction(self, state: dict[str, Any], own: dict[str, Any], *, check_identity: bool) -> str:
         """How the data or the order of a state differs from this cursor's; "" if they agree."""

@@ -23,6 +23,7 @@ from warmstore.loading.trainers.dataset import Dataset
 from warmstore.loading.trainers.drivers import Driver
 from warmstore.loading.trainers.trainer_faces import BatchPositions
 from warmstore.loading.validation import MOST_SAMPLES, integer
+from warmstore.storage.interrupts import uninterrupted
 
 _log = logging.getLogger("warmstore")
 
@@ -270,13 +271,15 @@ class DrawnBatches:
                 drawing._iterations.discard(self)
             raise StopIteration
         step, positions = drawn
+        batch: list[int] = positions.tolist()
+        if not self.driver.shards_over:  # else the trainer joins and cuts batches
+            batch = BatchPositions(batch, begun.epoch, step, drawing.shard.marks, begun.began)
+        is_known = self.driver.is_known
         self._last = step
-        self._drawn.append(step)
-        if not self.driver.is_known:
+        self._drawn.append(step)  # late, since an interrupted call draws the next batch
+        if not is_known:
             self.settle()
-        if self.driver.shards_over:  # the trainer joins and cuts batches
-            return positions.tolist()  # type: ignore[no-any-return]
-        return BatchPositions(positions.tolist(), begun.epoch, step, drawing.shard.marks, begun.began)
+        return batch
 
     def settle(self) -> None:
         """Count the batches handed out since the last call."""
@@ -284,9 +287,10 @@ class DrawnBatches:
             return
         drawn = self._settled + len(self._drawn)
         handed_out = self.driver.handed_out(self._calls, drawn, self._failed, is_exhausted=self._is_exhausted)
-        while self._drawn and self._settled < handed_out:
-            self._drawing.cursor.hand_out(self.begun.epoch, self._drawn.popleft())
-            self._settled += 1
+        with uninterrupted():  # else a batch is taken from the list and does not count
+            while self._drawn and self._settled < handed_out:
+                self._drawing.cursor.hand_out(self.begun.epoch, self._drawn.popleft())
+                self._settled += 1
 
     def check(self) -> None:
         """Raise ValueError if the batches handed out are unknown."""

@@ -22,7 +22,7 @@ from warmstore.records.format.codec_libraries import Functions, functions_of
 from warmstore.storage.array_types import Bytes, Int64
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.memory.buffer_pool import Allocate, take
-from warmstore.storage.threads import pool, thread_count
+from warmstore.storage.threads import pool, result_of, thread_count
 
 CODECS = ("raw", "deflate", "zstd", "lz4")
 
@@ -176,4 +176,5 @@ def _spread(make: Callable[[], Transform], values: Sequence[Any], threads: int |
     edges = np.searchsorted(np.cumsum(sizes), np.linspace(0, sum(sizes), 4 * threads + 1)[1:-1]).tolist()
     cuts = [0, *edges, len(values)]
     parts = [(first, last) for first, last in itertools.pairwise(cuts) if first < last]
-    return [value for part in pool(threads).map(work, *zip(*parts, strict=True)) for value in part]
+    futures = [pool(threads).submit(work, first, last) for first, last in parts]
+    return [value for future in futures for value in result_of(future)]
