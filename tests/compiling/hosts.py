@@ -26,7 +26,8 @@ def content(number: int) -> bytes:
 
 
 class Host:
-    """A store in a folder and the tier behind it."""
+    """A store in a folder and the tier behind it. wait: seconds that it may wait for the remote; busy machines are
+    slow."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class Host:
         keyring: Keyring | None = None,
         job: str = "job",
         environment: Environment = HERE,
-        wait: float = 2.0,
+        wait: float = 60.0,
         limits: RequestLimits | None = None,
     ) -> None:
         self.environment = environment

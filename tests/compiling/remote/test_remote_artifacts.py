@@ -376,10 +376,10 @@ def test_any_fault_of_any_request_is_right_bytes_or_a_miss(
     on_s3: str, s3_proxy: Proxy, tmp_path: Path, fault: str
 ) -> None:
     limits = replace(HASTY, request=2.0, failures=100)
-    with host(tmp_path / "first", on_s3, wait=60) as first:
+    with host(tmp_path / "first", on_s3) as first:
         first.make(1, 2)
     s3_proxy.reset()
-    with host(tmp_path / "whole", on_s3, wait=60) as second:
+    with host(tmp_path / "whole", on_s3) as second:
         assert second.has(1)
     requests = len(s3_proxy.requests)
     assert requests >= 3
@@ -389,7 +389,7 @@ def test_any_fault_of_any_request_is_right_bytes_or_a_miss(
             reader.has(1)
             reader.has(2)
     s3_proxy.reset()
-    with host(tmp_path / "writer", on_s3 + "/more", wait=60) as writer:
+    with host(tmp_path / "writer", on_s3 + "/more") as writer:
         writer.make(1, 2)
     requests = len(s3_proxy.requests)
     for number in range(requests):
@@ -400,10 +400,10 @@ def test_any_fault_of_any_request_is_right_bytes_or_a_miss(
         with host(tmp_path / f"reader of {number}", f"{on_s3}/more{number}", limits=limits) as reader:
             reader.has(1)
             reader.has(2)
-        with host(tmp_path / f"writer{number}", f"{on_s3}/more{number}", wait=60) as writer:
+        with host(tmp_path / f"writer{number}", f"{on_s3}/more{number}") as writer:
             for artifact in writer.store.all():
                 writer.tier.offer(artifact)
-        with host(tmp_path / f"late reader of {number}", f"{on_s3}/more{number}", wait=60) as reader:
+        with host(tmp_path / f"late reader of {number}", f"{on_s3}/more{number}") as reader:
             whole = reader.has(1) and reader.has(2)
             assert whole or fault == "corrupt_upload"
 
