@@ -301,7 +301,7 @@ def test_a_forked_child_waits_for_no_lock_of_the_harvester(session: Open) -> Non
     held, over = threading.Event(), threading.Event()
 
     def harvest() -> None:
-        with one._harvester._wake:
+        with one._harvester._wake.lock:
             held.set()
             over.wait()
 

@@ -1,26 +1,24 @@
-"""An interrupt between any two lines of an operation leaves its object usable: nothing is lost, nothing waits for ever.
+"""An interrupt at any place of an operation leaves its object usable: nothing is lost, nothing waits for ever.
 
-A tracing function sends this process a SIGINT at the n-th line that the operation runs in warmstore, for many n, as
-Ctrl-C or a notebook's interrupt may. The operation is then repeated, with the same object.
+A tracing function sends this process a SIGINT at the n-th place of the operation, for many n, as Ctrl-C or a notebook's
+interrupt may. The operation is then repeated, with the same object.
 """
 
-import ast
+import contextlib
 import functools
 import os
 import shutil
 import signal
-import sys
 import threading
-import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
+from tests.compiling.hosts import host
+from tests.faults.interrupters import MANY, CallInterrupter, Interrupter
 from tests.pipeline.making import numbered_files, plan_of
 from tests.slow import either, thinned
 from torch import nn
@@ -31,79 +29,9 @@ from warmstore.records.read import snapshot
 from warmstore.storage import registry
 from warmstore.storage.interrupts import uninterrupted
 
-SOURCES = str(Path(ws.__file__).parent)
 FIELDS = {"x": ws.Array("int64"), "t": ws.Text("zstd")}
-INTERRUPTS = either(10, 1000)
-"""Lines of an operation that are interrupted, about."""
-
-
-@functools.cache
-def unhandled_lines(file: str) -> frozenset[int]:
-    """The lines of statements where Python handles no signal: `with`, `try`, and jumps without an expression.
-
-    Tracing sees a `with` again before `__exit__`. A `try` inside of another one, and a `return` inside of a `with`, are
-    instructions that no handler covers: signals are handled at calls and jumps back, before them or after them.
-    """
-    found = set[int]()
-    for node in ast.walk(ast.parse(Path(file).read_text())):
-        if isinstance(node, ast.With | ast.Try):
-            found.update(range(node.lineno, node.body[0].lineno))
-        if isinstance(node, ast.Return) and (node.value is None or isinstance(node.value, ast.Constant)):
-            found.add(node.lineno)
-        if isinstance(node, ast.Break | ast.Continue):
-            found.add(node.lineno)
-    return frozenset(found)
-
-
-def is_finalized(frame: FrameType | None) -> bool:
-    """Whether the collector has called `__del__` or a `weakref.finalize`. Python ignores an exception there."""
-    while frame is not None:
-        if frame.f_code.co_name == "__del__" or frame.f_code.co_filename == weakref.__file__:
-            return True
-        frame = frame.f_back
-    return False
-
-
-_MANY = 10**9
-
-
-class Interrupter:
-    """Interrupts what runs inside a `with` at a line.
-
-    left: lines until then. has_come: whether there were so many lines. within: the beginning of the names of files
-    whose lines count.
-    """
-
-    def __init__(self, line: int, within: str = SOURCES) -> None:
-        self.left = line
-        self.has_come = False
-        self._within = within
-
-    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        file = frame.f_code.co_filename
-        if not file.startswith(self._within) or self.has_come:
-            return None
-        if event == "line" and frame.f_lineno not in unhandled_lines(file):
-            self.left -= 1
-            if self.left < 0 and not is_finalized(frame):
-                self.has_come = True
-                signal.raise_signal(signal.SIGINT)
-        return self._trace
-
-    def __enter__(self) -> "Interrupter":
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        sys.settrace(None)
-
-    def interrupt(self, call: Callable[[], Any]) -> None:
-        """Call a function, and interrupt it."""
-        try:
-            with self:
-                call()
-        except KeyboardInterrupt:
-            assert self.has_come
+INTERRUPTS = either(10, 500)
+"""Places of an operation that are interrupted, about."""
 
 
 def rows(first: int, last: int) -> dict[str, Any]:
@@ -305,8 +233,116 @@ def replaced(interrupter: Interrupter, path: Path) -> None:
         assert np.concatenate(list(loader)).tolist() == [10, 11, 12, 13]
 
 
+def tiers(interrupter: Interrupter, path: Path, workers: int) -> None:
+    """Epochs of a pipeline that fill a tier on the disk and one in memory, and then read them."""
+    path.mkdir()
+    pipe = ws.Pipeline(numbered_files(path / "files", 6, 1)).step(first_byte).step(np.square)
+    plan = plan_of(pipe, [(1, "disk", "raw"), (2, "memory", "raw")], [2, 2], folder=path / "plan", workers=workers)
+    with pipe.loader(plan, 2, workers=workers, sampler=ws.Sequential()) as loader:
+        interrupter.interrupt(lambda: [*loader, *loader])
+        for _ in range(2):
+            assert np.concatenate(list(loader)).tolist() == [0, 1, 4, 9, 16, 25]
+    with pipe.loader(plan, 2, workers=workers, sampler=ws.Sequential()) as loader:
+        assert np.concatenate(list(loader)).tolist() == [0, 1, 4, 9, 16, 25]
+
+
 def first_byte(path: Path) -> Any:
     return np.frombuffer(path.read_bytes(), np.uint8)[0]
+
+
+def spread(interrupter: Interrupter, path: Path) -> None:
+    """Values that threads compress, and decompress."""
+    texts = [str(at) * 4000 for at in range(40)]
+    with ws.RecordStore.create(path, {"t": ws.Text("zstd")}, writer_threads=2) as store:
+
+        def write() -> list[str]:
+            store.extend({"t": texts})
+            store.flush()
+            return list(store["t"][:])
+
+        interrupter.interrupt(write)
+        before = len(store)
+        assert before in (0, len(texts))
+        assert write() == texts * (1 + before // len(texts))
+
+
+def lookup(interrupter: Interrupter, path: Path) -> None:
+    values = np.arange(20, dtype=np.float32)[:, None]
+    with ws.FeatureCache(path, "c", hot_size=1 << 20) as cache:
+        cache.put_batch(list(range(20)), values)
+        cache.flush()
+        interrupter.interrupt(lambda: cache.get_batch([3, 30, 5, 4]))
+        for _ in range(2):
+            found, missing = cache.get_batch([3, 30, 5, 4])
+            assert [*missing] == [1]
+            assert found[:, 0].tolist() == [3, 5, 4]
+
+
+def fill(interrupter: Interrupter, path: Path) -> None:
+    with ws.FeatureCache(path, "c") as cache:
+        features = ws.CachedModule(nn.Identity(), cache)
+        batches = [(torch.arange(2.0)[:, None] + at, [at, at + 1]) for at in (0, 2, 4)]
+
+        def work() -> None:
+            for batch, ids in batches:
+                features(batch, cache_ids=ids)
+            del cache[0]
+            cache.flush()
+
+        interrupter.interrupt(work)
+        work()
+        found, missing = cache.get_batch(list(range(6)))
+        assert [*missing] == [0]
+        assert found[:, 0].tolist() == [1, 2, 3, 4, 5]
+
+
+def double(value: int) -> list[int]:
+    return [2 * value]
+
+
+def results(interrupter: Interrupter, path: Path) -> None:
+    function = ws.cached(path)(double)
+    function(1)
+    interrupter.interrupt(lambda: [function(2), function(1), function(3)])
+    for _ in range(2):
+        assert [function(at) for at in (1, 2, 3)] == [[2], [4], [6]]
+
+
+def remote(interrupter: Interrupter, path: Path) -> None:
+    """A push, and a pull by another host."""
+    store = made(path)
+    store.flush()
+    interrupter.interrupt(lambda: store.push(str(path) + "-remote", progress=False))
+    store.push(str(path) + "-remote", progress=False)
+    store.close()
+    place = path.with_name(path.name + "-copy")
+
+    def copy() -> None:
+        if not place.exists():
+            ws.RecordStore.clone(str(path) + "-remote", place, progress=False).close()
+        with ws.RecordStore.open(place, "a") as other:
+            other.pull(str(path) + "-remote", progress=False)
+
+    interrupter.interrupt(copy)
+    copy()
+    check(place, list(range(7)))
+
+
+def artifacts(interrupter: Interrupter, path: Path) -> None:
+    """Two hosts share what they compile."""
+
+    def use(name: str, numbers: range) -> None:
+        with host(path / name, path / "remote") as one:
+            for number in numbers:
+                if not one.has(number):
+                    one.make(number)
+
+    interrupter.interrupt(lambda: use("first", range(3)))
+    use("first", range(3))
+    interrupter.interrupt(lambda: use("second", range(2)))
+    use("second", range(4))
+    with host(path / "second", path / "remote") as one:
+        assert all(one.has(number) for number in range(4))
 
 
 OPERATIONS: dict[str, Callable[[Interrupter, Path], None]] = {
@@ -328,21 +364,34 @@ OPERATIONS: dict[str, Callable[[Interrupter, Path], None]] = {
     "rank of a loader": functools.partial(rank, is_drawn=False),
     "rank of a batch sampler": functools.partial(rank, is_drawn=True),
     "replaced files": replaced,
+    "tiers": functools.partial(tiers, workers=0),
+    "tiers with threads": functools.partial(tiers, workers=2),
+    "values in threads": spread,
+    "lookup": lookup,
+    "fill": fill,
+    "results": results,
+    "remote": remote,
+    "artifacts": artifacts,
 }
 
 
+@pytest.mark.parametrize(
+    "kind", [Interrupter, functools.partial(CallInterrupter, contexts=False)], ids=["lines", "calls"]
+)
 @pytest.mark.parametrize("name", thinned(4, OPERATIONS))
-def test_an_operation_can_be_repeated(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operation_can_be_repeated(
+    name: str, kind: Callable[[int], Interrupter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(registry, "_SWEPT", 0)  # now and then an operation would go through all that other tests made
-    OPERATIONS[name](Interrupter(_MANY), tmp_path / "first")  # what a process does once is no part of it
-    whole = Interrupter(_MANY)
+    OPERATIONS[name](kind(MANY), tmp_path / "first")  # what a process does once is no part of it
+    whole = kind(MANY)
     OPERATIONS[name](whole, tmp_path / "whole")
-    lines, come = _MANY - whole.left, 0
-    for line in range(lines % 7, lines, max(lines // INTERRUPTS, 1)):
-        interrupter = Interrupter(line)
-        OPERATIONS[name](interrupter, tmp_path / str(line))
+    places, come = MANY - whole.left, 0
+    for place in range(places % 7, places, max(places // INTERRUPTS, 1)):
+        interrupter = kind(place)
+        OPERATIONS[name](interrupter, tmp_path / str(place))
         come += interrupter.has_come
-    assert come >= min(INTERRUPTS, lines) // 2
+    assert come >= min(INTERRUPTS, places) // 2
 
 
 @pytest.mark.parametrize("edited", thinned(2, [False, True]))
@@ -382,7 +431,7 @@ class TestUninterrupted:
                         signal.raise_signal(signal.SIGINT)
                     done += 1
 
-        with pytest.raises(KeyboardInterrupt) if raises else nullcontext():
+        with pytest.raises(KeyboardInterrupt) if raises else contextlib.nullcontext():
             steps()
         return done
 
@@ -401,6 +450,28 @@ class TestUninterrupted:
             assert signal.getsignal(signal.SIGINT) is handle
         finally:
             signal.signal(signal.SIGINT, before)
+
+    def test_a_handler_that_is_set_inside_stays_and_calls_the_one_before(self) -> None:
+        """As torch's, when its first DataLoader starts workers."""
+        called: list[str] = []
+        before = signal.signal(signal.SIGCHLD, lambda number, frame: called.append("outer"))
+        try:
+            with uninterrupted():
+                older = signal.getsignal(signal.SIGCHLD)
+                assert callable(older)
+
+                def handle(number: int, frame: Any) -> None:
+                    called.append("inner")
+                    older(number, frame)
+
+                signal.signal(signal.SIGCHLD, handle)
+                signal.raise_signal(signal.SIGCHLD)
+                assert called == ["inner"]
+            assert called == ["inner", "outer"]
+            signal.raise_signal(signal.SIGCHLD)
+            assert called == ["inner", "outer"] * 2
+        finally:
+            signal.signal(signal.SIGCHLD, before)
 
     def test_it_may_be_used_in_any_thread(self) -> None:
         done = []

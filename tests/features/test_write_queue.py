@@ -321,7 +321,7 @@ def test_newer_block_of_the_same_key_stays_found(sink, fails):
     blocks.put(first)
     sink.entered.wait()
     assert blocks.find(keys) == {0: (first, 3), 1: (first, 1)}
-    with blocks._changed:  # not a commit's turn until it is in the queue
+    with blocks._changed.lock:  # not a commit's turn until it is in the queue
         sink.gate.set()
         blocks._flush_every = 10**9
         blocks.put(second)

@@ -14,7 +14,7 @@ import os
 import tarfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +31,7 @@ from warmstore.errors import BadArtifact, BadBundle, Damaged, NewerFormat, NoArt
 from warmstore.remote.signing import Keyring
 from warmstore.storage.atomic import draft_of
 from warmstore.storage.files import Files, FileStream
+from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.user_paths import user_path
 
 FORMAT = 1
@@ -174,18 +175,22 @@ def _staging(store: ArtifactStore) -> Iterator[Path]:
     folder = store.folder / "import"
     if not store.read_only:
         store.folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(store.folder / "import.lock", timeout=0)
     try:
-        with FileLock(store.folder / "import.lock", timeout=0):
-            store.release(_CLAIM)
-            _remove(folder, store.files)
-            store.files.make_folder(folder)
-            try:
-                yield folder
-            finally:
-                _remove(folder, store.files)
-                store.release(_CLAIM)
+        with uninterrupted():
+            lock.acquire()
     except Timeout as error:
         raise WriteFailed(None, "another import is running; wait for its end", str(store.folder)) from error
+    try:
+        store.release(_CLAIM)
+        _remove(folder, store.files)
+        store.files.make_folder(folder)
+        yield folder
+    finally:
+        with uninterrupted(), ExitStack() as stack:  # all of them, also if one fails
+            stack.callback(lock.release)
+            stack.callback(store.release, _CLAIM)
+            stack.callback(_remove, folder, store.files)
 
 
 def _remove(folder: Path, files: Files) -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from warmstore.errors import Closed, SchemaMismatch, StaleCache, UnsupportedType
 from warmstore.features.outputs.leaves import Leaf, nbytes_of
 from warmstore.records.index.sample_keys import Keys
+from warmstore.storage.conditions import Condition
 from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.threads import Thread
 
@@ -92,7 +93,7 @@ class WriteBehindQueue:
         self._refused: Exception | None = None  # of a block that the running commit leaves out
         self._lost: BaseException | None = None  # of a commit in the background that dropped blocks
         self._thread: threading.Thread | None = None
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._committing = threading.Lock()
 
     def __len__(self) -> int:
@@ -103,7 +104,7 @@ class WriteBehindQueue:
         if not self._waiting and not self._in_commit:
             return {}
         packed = keys.packed
-        with self._changed:
+        with self._changed.lock:
             # In this order, newer samples win.
             pending = [known for known in (self._in_commit, self._waiting) if not known.keys().isdisjoint(packed)]
             numbers = [(at, number) for known in pending for at, number in enumerate(map(known.get, packed))]
@@ -121,13 +122,14 @@ class WriteBehindQueue:
             Exception: raised by the last commit in the background. The block was accepted, unless the queue is full.
         """
         packed = block.keys.packed
-        with self._changed:
+        with self._changed.lock:
             while self._background and self._queue and self.nbytes + block.nbytes > self._limit and not self._closing:
                 self._raise_locked()
                 self._start()
                 self._wanted = True
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._error is not None or not self._wanted or self._closing)
+                while self._error is None and self._wanted and not self._closing:
+                    self._changed.wait()
             with uninterrupted():
                 if self._closing:
                     raise Closed("the cache was closed before it took these samples; open it again with FeatureCache")
@@ -156,7 +158,7 @@ class WriteBehindQueue:
             Exception: raised by a commit. The next flush retries, except for blocks that can never be written.
         """
         self._drain(commit)
-        with self._changed:
+        with self._changed.lock:
             # Earlier failures are written now, unless their blocks were dropped.
             lost, self._lost, self._error = self._lost, None, None
         try:
@@ -173,19 +175,19 @@ class WriteBehindQueue:
         """
         begun = 0
         try:
-            with uninterrupted(), self._changed:
+            with uninterrupted(), self._changed.lock:
                 self._closing += 1
                 begun = 1
                 self._changed.notify_all()
             yield
         except BaseException:
-            with uninterrupted(), self._changed:
+            with uninterrupted(), self._changed.lock:
                 self._closing -= begun
             raise
 
     def stop(self) -> None:
         """End the thread. Pending blocks stay. Where the wait is interrupted, the thread ends later."""
-        with self._changed:
+        with self._changed.lock:
             thread, self._thread = self._thread, None
             self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():  # which may drop the last reference
@@ -203,7 +205,7 @@ class WriteBehindQueue:
     def raise_error(self) -> None:
         """Raise, once, the error of a commit in the background."""
         if self._error is not None:
-            with self._changed:
+            with self._changed.lock:
                 self._raise_locked()
 
     def _raise_locked(self) -> None:
@@ -217,7 +219,7 @@ class WriteBehindQueue:
 
     def waiting(self) -> list[Block]:
         """The pending blocks, oldest first."""
-        with self._changed:
+        with self._changed.lock:
             return [block for block, _ in self._queue]
 
     def _drain_now(self, *, in_background: bool = False) -> None:
@@ -229,7 +231,7 @@ class WriteBehindQueue:
         with self._committing:
             blocks: list[Block] = []
             try:
-                with uninterrupted(), self._changed:
+                with uninterrupted(), self._changed.lock:
                     blocks = self.waiting()
                     # An interrupt may have left blocks that were committed and not forgotten: they are written again.
                     self._in_commit, self._waiting = {**self._in_commit, **self._waiting}, {}
@@ -242,7 +244,7 @@ class WriteBehindQueue:
                     self._lost = error  # also for a flush before the thread has set _error
                 raise
             except BaseException:
-                with uninterrupted(), self._changed:  # they stay pending
+                with uninterrupted(), self._changed.lock:  # they stay pending
                     self._in_commit, self._waiting = {}, {**self._in_commit, **self._waiting}
                 raise
             self._forget(blocks)
@@ -256,7 +258,7 @@ class WriteBehindQueue:
                 del refused  # as above
 
     def _forget(self, blocks: Sequence[Block]) -> None:
-        with uninterrupted(), self._changed:
+        with uninterrupted(), self._changed.lock:
             committed, self._in_commit = self._in_commit, {}  # first: its numbers are those of blocks in the queue
             del self._queue[: len(blocks)]
             self._samples = sum(len(block) for block, _ in self._queue)
@@ -276,8 +278,9 @@ class WriteBehindQueue:
     def _run(self) -> None:
         thread = threading.current_thread()
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._thread is not thread or self._is_due())
+            with self._changed.lock:
+                while self._thread is thread and not self._is_due():
+                    self._changed.wait()
                 if self._thread is not thread:
                     return
             try:
@@ -285,8 +288,8 @@ class WriteBehindQueue:
                 self._drain_now(in_background=True)
             except Exception as error:
                 _log.warning("writing cached features failed; they stay pending in memory: %s", error)
-                with self._changed:
+                with self._changed.lock:
                     self._error = error
-            with self._changed:
+            with self._changed.lock:
                 self._wanted = False
                 self._changed.notify_all()

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from warmstore.storage.conditions import Condition
+
 _FLOW = 16 << 10  # bytes that show that data flows
 _FREE_GAP = 0.25  # seconds between two pieces of data that are not charged
 
@@ -95,7 +97,7 @@ class StallBudget:
 
     def __init__(self, seconds: float = 2.0) -> None:
         self._left = seconds
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._waiting = 0
         self._since = 0.0
         self._bytes = 0
@@ -103,18 +105,18 @@ class StallBudget:
     @property
     def left(self) -> float:
         """The remaining seconds."""
-        with self._changed:
+        with self._changed.lock:
             return max(0.0, self._left)
 
     def allow(self, seconds: float) -> None:
         """Add to the budget, unless it is spent."""
-        with self._changed:
+        with self._changed.lock:
             if self._left > 0:
                 self._left += seconds
 
     def flowed(self, size: int) -> None:
         """Record that `size` bytes arrived; 0 after a complete answer, which may be smaller than 16 KiB."""
-        with self._changed:
+        with self._changed.lock:
             self._bytes += size
             if size == 0 or self._bytes >= _FLOW:
                 self._bytes = 0
@@ -122,12 +124,12 @@ class StallBudget:
 
     def notify(self) -> None:
         """Wake the waiting threads, which then check their conditions."""
-        with self._changed:
+        with self._changed.lock:
             self._changed.notify_all()
 
     def wait(self, done: Callable[[], bool]) -> bool:
         """Wait until `done` returns True, which is checked after each `notify`. False if the budget is spent before."""
-        with self._changed:
+        with self._changed.lock:
             if done():
                 return True
             if not self._waiting:

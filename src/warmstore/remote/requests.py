@@ -31,6 +31,8 @@ class Requests(Closeable):
     """
 
     _has_pending = False
+    _process = 0
+    """The process that made it; 0 where an interrupt came before, and there is nothing to close."""
 
     def __init__(self, url: str, *, at_exit: bool) -> None:
         self._url = url

@@ -63,7 +63,8 @@ class uninterrupted:  # noqa: N801  reads as the function that it is used as
     def __exit__(self, *exception: object) -> None:
         try:
             for number, handler in self._handlers.items():
-                _set_handler(number, handler)
+                if getattr(_get_handler(number), "__self__", None) is self:  # else it was set inside, and stays
+                    _set_handler(number, handler)
         finally:
             self._is_over = True
             if self._waiting:

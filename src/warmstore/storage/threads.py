@@ -26,11 +26,13 @@ _STACK = 8 << 20
 
 
 class Thread(threading.Thread):
-    """A thread whose start raises RuntimeError where there is no memory for it."""
+    """A thread whose start raises RuntimeError where there is no memory for it. No interrupt comes into the start, in
+    which it would leave a lock that the thread waits for."""
 
     def start(self) -> None:
         check_room()
-        super().start()
+        with uninterrupted():
+            super().start()
 
 
 class ThreadPool(ThreadPoolExecutor):

@@ -37,6 +37,7 @@ from warmstore.errors import BadArtifact, Damaged, NoArtifact, RemoteUnavailable
 from warmstore.remote.limits import StallBudget
 from warmstore.remote.objects import Objects
 from warmstore.remote.signing import Keyring
+from warmstore.storage.conditions import Condition
 from warmstore.storage.threads import Thread
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ class RemoteArtifacts:
         self._lock = threading.Lock()
         self._offered: dict[str, Artifact] = {}
         self._publishing: dict[str, Artifact] = {}  # of those, what the thread publishes now
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._closing = False
         self._ended = threading.Event()
         self._complained: set[str] = set()
@@ -269,9 +270,9 @@ class RemoteArtifacts:
     def offer(self, artifact: Artifact) -> None:
         """Have the thread publish an artifact of the local store, unless it is published already."""
         if self._can_sign and not self._closing:
-            with self._changed:
+            with self._changed.lock:
                 self._offered[artifact.key] = artifact
-                self._changed.notify()
+                self._changed.notify_all()
 
     def close(self, used: Iterable[Artifact] = ()) -> None:
         """Publish the remaining artifacts, within the budget, and end the thread. Safe to call twice."""
@@ -280,11 +281,11 @@ class RemoteArtifacts:
         used = list(used)
         for artifact in used:
             self.offer(artifact)
-        with self._changed:
+        with self._changed.lock:
             self._closing = True
             waiting = [*self._offered.values(), *self._publishing.values()]
             size = sum(artifact.size for artifact in waiting if self._is_new(artifact))
-            self._changed.notify()
+            self._changed.notify_all()
         if size and not self.objects.breaker.is_open:
             self.budget.allow(size / _SENT)
             self.budget.wait(self._ended.is_set)
@@ -345,7 +346,7 @@ class RemoteArtifacts:
 
     def _wait_for_more(self) -> bool:
         """Wait until artifacts were offered and no other followed for a while. False when closing."""
-        with self._changed:
+        with self._changed.lock:
             while not self._closing:
                 before = len(self._offered)
                 self._changed.wait(_QUIET if before else None)
@@ -355,7 +356,7 @@ class RemoteArtifacts:
 
     def _publish(self) -> None:
         """Publish the offered artifacts: first their blobs, then a manifest that names them."""
-        with self._changed:
+        with self._changed.lock:
             self._publishing, self._offered = self._offered, {}
         try:
             if self._index is not None and self._can_sign:

@@ -15,6 +15,7 @@ from filelock import FileLock
 
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import PLAIN, Files, read_whole
+from warmstore.storage.interrupts import uninterrupted
 
 _PATIENCE = 5.0  # seconds to wait for another process of this host
 
@@ -35,7 +36,7 @@ class RemoteMemory:
     def saw(self, replaced: Collection[str]) -> None:
         """Remember hashes of manifests that were replaced."""
         if not self.replaced.issuperset(replaced):
-            with FileLock(self._path.with_suffix(".write.lock"), timeout=_PATIENCE):
+            with uninterrupted(), FileLock(self._path.with_suffix(".write.lock"), timeout=_PATIENCE):
                 self.replaced = self._read().union(replaced)
                 known = json.dumps({"replaced": sorted(self.replaced)})
                 replace_file(self._path, known.encode(), durable=False, files=self._files)

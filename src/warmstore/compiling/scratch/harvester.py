@@ -16,6 +16,7 @@ from warmstore.compiling.scratch.scratch_quota import ScratchQuota
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.compiling.warn_once import WarnOnce
 from warmstore.errors import TooLarge
+from warmstore.storage.conditions import Condition
 from warmstore.storage.files import read_whole
 from warmstore.storage.threads import Thread
 
@@ -52,7 +53,7 @@ class Harvester:
         self._scanned = scanned
         self._known: dict[str, tuple[int, int]] = {}
         self._harvesting = threading.RLock()
-        self._wake = threading.Condition()
+        self._wake = Condition()
         self._made: list[str] = []
         self._closing = False
         self._thread = Thread(target=self._keep_harvesting, name="warmstore-harvest", daemon=True)
@@ -64,16 +65,16 @@ class Harvester:
 
     def made(self, path: str | None) -> None:
         """Scan soon. `landed` is called with the path, if any, after the scan."""
-        with self._wake:
+        with self._wake.lock:
             if path is not None:
                 self._made.append(path)
-            self._wake.notify()
+            self._wake.notify_all()
 
     def close(self) -> None:
         """End the thread and store the remaining files."""
-        with self._wake:
+        with self._wake.lock:
             self._closing = True
-            self._wake.notify()
+            self._wake.notify_all()
         self._thread.join()
         self.harvest()
 
@@ -87,7 +88,7 @@ class Harvester:
 
     def _keep_harvesting(self) -> None:
         while True:
-            with self._wake:
+            with self._wake.lock:
                 if not self._made and not self._closing:
                     self._wake.wait(_LOOK_AGAIN)
                 if self._closing:

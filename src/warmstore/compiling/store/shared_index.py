@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -113,26 +113,34 @@ class SharedIndex:
 
     @contextmanager
     def _locked(self, wait: float) -> Iterator[None]:
-        with self._writing, ExitStack() as stack:
-            try:
-                self._take_file_lock(stack, wait)
-            except OSError as error:
-                refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-                raise (ReadOnly if refused else WriteFailed)(
-                    error.errno, f"{error.strerror}", str(self.folder / "lock")
-                ) from error
-            yield
-
-    def _take_file_lock(self, stack: ExitStack, wait: float) -> None:
-        """Take the lock file until the stack is closed, also if an interrupt comes meanwhile. Raises OSError."""
+        """Hold the lock among threads and the lock file. The wait for them can be interrupted, and what follows not:
+        filelock has a condition of Python's, which an interrupt would leave locked. Raises ReadOnly and WriteFailed."""
         end = time.monotonic() + wait
-        while True:
-            with uninterrupted(), suppress(Timeout):
-                stack.enter_context(self._file_lock.acquire(blocking=False))
-                return
-            if time.monotonic() > end:
-                raise TimeoutError(errno.ETIMEDOUT, f"another process has held the lock for {wait:.0f} s")
-            time.sleep(_PAUSE)
+        with self._writing:
+            while True:
+                with uninterrupted():
+                    if self._take_file_lock():
+                        try:
+                            yield
+                        finally:
+                            self._file_lock.release()
+                        return
+                if time.monotonic() > end:
+                    reason = f"another process has held the lock for {wait:.0f} s"
+                    raise WriteFailed(errno.ETIMEDOUT, reason, str(self.folder / "lock"))
+                time.sleep(_PAUSE)
+
+    def _take_file_lock(self) -> bool:
+        try:
+            self._file_lock.acquire(blocking=False)
+        except Timeout:
+            return False
+        except OSError as error:
+            refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+            raise (ReadOnly if refused else WriteFailed)(
+                error.errno, f"{error.strerror}", str(self.folder / "lock")
+            ) from error
+        return True
 
     def _twice(self, work: Callable[[], _T]) -> _T:
         try:

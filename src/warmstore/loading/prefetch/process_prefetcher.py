@@ -29,6 +29,7 @@ from warmstore.loading.prefetch.shared_segments import ReceivedArray, forget_seg
 from warmstore.loading.prefetch.worker_deaths import DeathWatch, worker_context
 from warmstore.records.framework_arrays import mapped
 from warmstore.records.sample_batch import without_views
+from warmstore.storage.interrupts import uninterrupted
 
 _inherited: list[Any] = []
 
@@ -102,7 +103,8 @@ class ProcessPrefetcher:
     def ahead(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Built], None, None]:
         """Yield every task with its batch, in order."""
         self._tasks.begin(tasks)
-        with _without_advice(), self._watch:
+        # multiprocessing starts threads, which an interrupt amid that leaves waiting for ever.
+        with uninterrupted(), _without_advice(), self._watch:
             made = iter(self._loader)
         while (message := self._next(made)) is not None:
             for note in message.notes:

@@ -35,22 +35,25 @@ class ThreadPrefetcher:
             Closed: the prefetcher was closed.
         """
         waiting: deque[tuple[Task, Future[Made]]] = deque()
-        for task in islice(tasks, depth):
-            waiting.append((task, self._begin(make, task)))
-        while waiting:
-            task, future = waiting.popleft()
-            try:
-                made = result_of(future)
-            except CancelledError:
-                if not future.cancelled():
-                    raise  # `make` raised it
-                raise Closed("the loader was closed while its `for` waited for a batch") from None
-            finally:
-                del future  # its result is given away; its error would keep this frame, and those of the callers
-            for following in islice(tasks, 1):
-                waiting.append((following, self._begin(make, following)))
-            yield task, made
-            del made
+        try:
+            for task in islice(tasks, depth):
+                waiting.append((task, self._begin(make, task)))
+            while waiting:
+                task, future = waiting.popleft()
+                try:
+                    made = result_of(future)
+                except CancelledError:
+                    if not future.cancelled():
+                        raise  # `make` raised it
+                    raise Closed("the loader was closed while its `for` waited for a batch") from None
+                finally:
+                    del future  # its result is given away; its error would keep this frame, and those of the callers
+                for following in islice(tasks, 1):
+                    waiting.append((following, self._begin(make, following)))
+                yield task, made
+                del made
+        finally:
+            waiting.clear()  # the traceback of an interrupt keeps this frame
 
     def _begin(self, make: Callable[[Task], Made], task: Task) -> Future[Made]:
         try:

@@ -20,6 +20,7 @@ from warmstore.records.log.log_entries import COPIED, DELETE, MERGED, SEALED, UP
 from warmstore.records.write.edit_lock import edit_lock
 from warmstore.records.write.generation import Generation
 from warmstore.storage.files import Files, is_locked
+from warmstore.storage.interrupts import uninterrupted
 
 _log = logging.getLogger("warmstore")
 
@@ -111,7 +112,8 @@ def _merge(generation: Generation, chunks: list[int], files: Files) -> None:
     snapshot, batches, gatherer = generation.snapshot, generation.batches, generation.recheck()
     starts: list[int] = []
     copied: list[Entries] = []
-    writer = generation.new_writer()
+    with uninterrupted():
+        writer = generation.new_writer()
     try:
         for first, last in _runs(generation, chunks):
             rows = np.arange(first, last)

@@ -47,6 +47,7 @@ from warmstore.records.write.chunk_writer import ChunkWriter
 from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.array_types import Int64
 from warmstore.storage.files import Files, write_failed
+from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.memory.address_space import SLOT
 
 _log = logging.getLogger("warmstore")
@@ -301,22 +302,23 @@ class Generation:
         Args:
             later: receives the entry, to be committed with an edit. Until then the chunk may hold rows without entries.
         """
-        writer, self._writer = self._writer, None
-        if writer is not None and writer.number in self.batches.evicted:
-            writer.release()
-        elif writer is not None:
-            try:
-                with self._room(writer.footer_size):
-                    entry = writer.seal()
-                    if later is None:
-                        self.log.append(entry)
-                    else:
-                        later.append(entry)
-            except GenerationClosed:
-                writer.abandon()  # the generation has ended, and nobody reads the file
-            except OSError as error:
-                _log.warning("%s stays without a footer: %s", writer.path, error)
-                writer.abandon()
+        with uninterrupted():  # else the chunk stays locked, and counts as one that somebody writes
+            writer, self._writer = self._writer, None
+            if writer is not None and writer.number in self.batches.evicted:
+                writer.release()
+            elif writer is not None:
+                try:
+                    with self._room(writer.footer_size):
+                        entry = writer.seal()
+                        if later is None:
+                            self.log.append(entry)
+                        else:
+                            later.append(entry)
+                except GenerationClosed:
+                    writer.abandon()  # the generation has ended, and nobody reads the file
+                except OSError as error:
+                    _log.warning("%s stays without a footer: %s", writer.path, error)
+                    writer.abandon()
 
     def seal_unless_newest(self) -> None:
         """Seal this process's chunk if another one was begun after it."""
@@ -331,9 +333,9 @@ class Generation:
 
     def release(self) -> None:
         """Close what is open without writing anything."""
-        self.is_released = True
-        writer, self._writer = self._writer, None
-        with contextlib.ExitStack() as stack:  # all of them, also if one fails
+        with uninterrupted(), contextlib.ExitStack() as stack:  # all of them, also if one fails
+            self.is_released = True
+            writer, self._writer = self._writer, None
             stack.callback(self.log.close)
             stack.callback(self.batches.space.release)
             if writer is not None:
