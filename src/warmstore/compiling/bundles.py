@@ -175,9 +175,9 @@ def _staging(store: ArtifactStore) -> Iterator[Path]:
     folder = store.folder / "import"
     if not store.read_only:
         store.folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(store.folder / "import.lock", timeout=0)
     try:
         with uninterrupted():
+            lock = FileLock(store.folder / "import.lock", timeout=0)
             lock.acquire()
     except Timeout as error:
         raise WriteFailed(None, "another import is running; wait for its end", str(store.folder)) from error

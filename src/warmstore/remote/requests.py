@@ -98,7 +98,8 @@ class Requests(Closeable):
             return
         self.closed = True
         self._unregister()
-        asyncio.run_coroutine_threadsafe(_end(loop), loop)
+        with uninterrupted():
+            asyncio.run_coroutine_threadsafe(_end(loop), loop)
         thread.join()
 
     def leave(self) -> None:

@@ -7,7 +7,6 @@ pull uses the fetched blocks.
 
 import contextlib
 from collections.abc import Container, Iterable, Mapping
-from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from warmstore.replicate.remote_diff import Local, find_copy, relation, with_ent
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
 from warmstore.storage.files import COPY, Files, ensure_folder, file_lock, is_at, is_locked, open_or_create, opened
 from warmstore.storage.progress import progress_bar
-from warmstore.storage.threads import ThreadPool
+from warmstore.storage.threads import ThreadPool, as_finished
 
 _AT_ONCE = 4  # chunks that are fetched at once
 
@@ -223,7 +222,7 @@ def fetch_chunks(
 
         with ThreadPool(_AT_ONCE, thread_name_prefix="warmstore-pull") as pool:
             try:
-                for finished in as_completed([pool.submit(fetch_one, number) for number in wanted]):
+                for finished in as_finished([pool.submit(fetch_one, number) for number in wanted]):
                     finished.result()
             except Damaged:
                 pool.shutdown(cancel_futures=True)

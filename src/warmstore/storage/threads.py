@@ -8,8 +8,9 @@ import mmap
 import os
 import resource
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 from typing import ParamSpec, TypeVar
 
 from warmstore.storage.interrupts import uninterrupted
@@ -36,9 +37,10 @@ class Thread(threading.Thread):
 
 
 class ThreadPool(ThreadPoolExecutor):
-    """A pool whose `submit` and `map` raise RuntimeError where there is no memory for a thread that they need.
+    """A pool whose `submit` raises RuntimeError where there is no memory for a thread that it needs. Wait with
+    `as_finished` and `result_of`.
 
-    At the exit of the process, where Python has ended all pools and pending rows are written, they work in the caller.
+    At the exit of the process, where Python has ended all pools and pending rows are written, it works in the caller.
     """
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -62,19 +64,33 @@ class ThreadPool(ThreadPoolExecutor):
         return done
 
 
-def result_of(future: Future[T]) -> T:
-    """Wait for a future, and return its result or raise its error. An interrupt of the wait is raised.
+def as_finished(futures: Sequence[Future[T]]) -> Iterator[Future[T]]:
+    """The futures, each as soon as it is finished. An interrupt of the wait is raised.
 
-    In `Future.result`, an interrupt that comes as the wait begins is lost, is raised as another error, or leaves a lock
-    locked that the working thread then waits for.
+    In `Future.result` and `concurrent.futures.as_completed`, an interrupt that comes as a wait begins is lost, is
+    raised as another error, or leaves a lock locked that the working thread then waits for.
     """
-    finished = threading.Lock()
-    finished.acquire()
+    finished: SimpleQueue[Future[T]] = SimpleQueue()
     with uninterrupted():
-        future.add_done_callback(lambda _: finished.release())
-    while not finished.acquire(timeout=_LOOK):
-        pass
+        for future in futures:
+            future.add_done_callback(finished.put)
+        del future
+    for _ in range(len(futures)):
+        yield _next(finished)
+
+
+def _next(finished: "SimpleQueue[Future[T]]") -> Future[T]:
+    while True:
+        try:
+            return finished.get(timeout=_LOOK)
+        except Empty:
+            continue
+
+
+def result_of(future: Future[T]) -> T:
+    """The result of a future, or its error, as soon as `as_finished` has it."""
     try:
+        next(as_finished([future]))
         return future.result()
     finally:
         del future  # its error would keep this frame, and those of the callers

@@ -38,6 +38,7 @@ from warmstore.remote.limits import StallBudget
 from warmstore.remote.objects import Objects
 from warmstore.remote.signing import Keyring
 from warmstore.storage.conditions import Condition
+from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.threads import Thread
 
 T = TypeVar("T")
@@ -160,13 +161,21 @@ class RemoteArtifacts:
 
     def _look_again(self) -> None:
         self._looked = time.monotonic()
-        future = self.objects.submit(self._load())
-        future.add_done_callback(lambda _: self.budget.notify())
-        if self.budget.wait(future.done):
+        finished: SimpleQueue[object] = SimpleQueue()  # what a future asks its own lock for is not interrupted
+
+        def ended(future: object) -> None:
+            finished.put(future)
+            self.budget.notify()
+
+        with uninterrupted():
+            future = self.objects.submit(self._load())
+            future.add_done_callback(ended)
+        if self.budget.wait(lambda: not finished.empty()):
             with suppress(WarmstoreError, ValueError, CancelledError):
                 self._learn(future.result())
         else:
-            future.cancel()
+            with uninterrupted():
+                future.cancel()
 
     async def _load(self) -> Loaded:
         async with self._reading:
@@ -204,10 +213,11 @@ class RemoteArtifacts:
             arrived.put(None)
             self.budget.notify()
 
-        future: Future[Any] = self.objects.submit(self.objects.each(fetch, by_digest.values()))
-        with self._lock:
-            self._fetching.update(by_digest)
-        future.add_done_callback(ended)
+        with uninterrupted():
+            future: Future[Any] = self.objects.submit(self.objects.each(fetch, by_digest.values()))
+            with self._lock:
+                self._fetching.update(by_digest)
+            future.add_done_callback(ended)
         taken, over = 0, False
         try:
             while not over:
@@ -221,9 +231,10 @@ class RemoteArtifacts:
             if over and not future.cancelled() and (error := future.exception()) is not None:
                 self._complain("artifacts cannot be fetched", error)
         finally:
-            future.cancel()
-            with self._lock:
-                self._fetching.difference_update(by_digest)
+            with uninterrupted():
+                future.cancel()
+                with self._lock:
+                    self._fetching.difference_update(by_digest)
             self.budget.notify()
         return taken
 

@@ -51,7 +51,8 @@ class SharedIndex:
         self._reading = threading.RLock()
         self._writing = threading.RLock()
         self._depth = 0
-        self._file_lock = FileLock(self.folder / "lock", thread_local=False)
+        with uninterrupted():  # see `_locked`
+            self._file_lock = FileLock(self.folder / "lock", thread_local=False)
 
     def take_rebuilt(self) -> int:
         """How often the index was rebuilt since the last call."""

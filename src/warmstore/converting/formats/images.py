@@ -19,7 +19,7 @@ from warmstore.converting.source_paths import files_below
 from warmstore.errors import BadSource, UnsupportedType
 from warmstore.extras import imported
 from warmstore.records.format.fields import Array, Bytes, Field, Fields, Ragged, Text
-from warmstore.storage.threads import ThreadPool
+from warmstore.storage.threads import ThreadPool, result_of
 
 _CHANNELS = 3
 _DEEP = {"I", "F", "I;16", "I;16B", "I;16L", "I;16N"}
@@ -80,7 +80,8 @@ def _read(files: Sequence[Path], record: Any, fields: Fields) -> Iterator[Source
     with ThreadPool(_WORKERS) as pool:
         # Few files at a time: all images that are being decoded are in memory.
         for first in range(0, len(files), 2 * _WORKERS):
-            for values in pool.map(record, files[first : first + 2 * _WORKERS]):
+            for future in [pool.submit(record, file) for file in files[first : first + 2 * _WORKERS]]:
+                values = result_of(future)
                 group.append(values)
                 image = values.get("image", b"")
                 size += image.nbytes if isinstance(image, np.ndarray) else len(image)
@@ -97,7 +98,8 @@ def _image_field(request: Request, files: Sequence[Path]) -> Field:
     if request.size is not None:
         return Array("uint8", (*request.size, _CHANNELS))
     with ThreadPool(_WORKERS) as pool:
-        sizes = set(pool.map(lambda file: size_of(file.read_bytes(), str(file)), files))
+        futures = [pool.submit(lambda file: size_of(file.read_bytes(), str(file)), file) for file in files]
+        sizes = {result_of(future) for future in futures}
     return Array("uint8", (*sizes.pop(), _CHANNELS)) if len(sizes) == 1 else Ragged("uint8", 3)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from warmstore.pipeline.profile.profile import Disk
-from warmstore.storage.threads import ThreadPool
+from warmstore.storage.threads import ThreadPool, result_of
 
 _BLOCK = 1 << 22
 _ALIGNED = 4096
@@ -66,8 +66,8 @@ def _rate(descriptor: int, direct: bool, size: int, span: int, seconds: float, r
     until = time.perf_counter() + seconds
     with ThreadPool(readers) as pool:
         began = time.perf_counter()
-        reads = list(pool.map(lambda number: _reads(descriptor, size, span, until, number), range(readers)))
-        return sum(reads) / (time.perf_counter() - began)
+        futures = [pool.submit(_reads, descriptor, size, span, until, number) for number in range(readers)]
+        return sum(map(result_of, futures)) / (time.perf_counter() - began)
 
 
 def _reads(descriptor: int, size: int, span: int, until: float, number: int) -> int:
