@@ -30,7 +30,7 @@ from warmstore.storage import registry
 from warmstore.storage.interrupts import uninterrupted
 
 FIELDS = {"x": ws.Array("int64"), "t": ws.Text("zstd")}
-INTERRUPTS = either(10, 500)
+INTERRUPTS = either(10, 200)
 """Places of an operation that are interrupted, about."""
 
 
@@ -296,6 +296,33 @@ def fill(interrupter: Interrupter, path: Path) -> None:
         assert found[:, 0].tolist() == [1, 2, 3, 4, 5]
 
 
+def full(interrupter: Interrupter, path: Path) -> None:
+    """A cache that evicts, beside another handle of it."""
+
+    def values(ids: list[int]) -> Any:
+        return np.repeat(np.array(ids, np.float32)[:, None], 512, axis=1)
+
+    def put(first: int) -> list[int]:
+        ids = list(range(first, first + 400))
+        cache.put_batch(ids, values(ids))
+        cache.flush()
+        return ids
+
+    with ws.FeatureCache(path, "c", max_size=5_000_000) as cache, ws.FeatureCache(path, "c") as other:
+        for first in range(0, 2000, 400):
+            put(first)
+        interrupter.interrupt(lambda: put(2000))
+        for holder in (cache, other):
+            ids = put(2400)
+            found, missing = holder.get_batch(ids)
+            assert not len(missing)
+            assert np.array_equal(found, values(ids))
+        found, missing = cache.get_batch(list(range(2400)))
+        there = np.delete(np.arange(2400), missing)
+        assert np.array_equal(found, values([*there]))
+        assert not cache.stats().pending
+
+
 def double(value: int) -> list[int]:
     return [2 * value]
 
@@ -365,20 +392,25 @@ OPERATIONS: dict[str, Callable[[Interrupter, Path], None]] = {
     "rank of a batch sampler": functools.partial(rank, is_drawn=True),
     "replaced files": replaced,
     "tiers": functools.partial(tiers, workers=0),
-    "tiers with threads": functools.partial(tiers, workers=2),
+    "tiers with processes": functools.partial(tiers, workers=2),
     "values in threads": spread,
     "lookup": lookup,
     "fill": fill,
+    "full": full,
     "results": results,
     "remote": remote,
     "artifacts": artifacts,
 }
+FORKING = {"tiers with processes"}
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
 @pytest.mark.parametrize(
     "kind", [Interrupter, functools.partial(CallInterrupter, contexts=False)], ids=["lines", "calls"]
 )
-@pytest.mark.parametrize("name", thinned(4, OPERATIONS))
+@pytest.mark.parametrize(
+    "name", thinned(4, [pytest.param(each, marks=[pytest.mark.forks] * (each in FORKING)) for each in OPERATIONS])
+)
 def test_an_operation_can_be_repeated(
     name: str, kind: Callable[[int], Interrupter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """Batches made by worker processes: the same, in order, with errors that arrive, and nobody left behind."""
 
 import os
+import threading
 import time
 from itertools import islice
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from tests.slow import unforked
 
 import warmstore as ws
+from warmstore.loading.prefetch import process_prefetcher
 from warmstore.loading.prefetch.process_prefetcher import MOST
 
 pytestmark = pytest.mark.forks
@@ -203,6 +205,29 @@ def test_processes_live_as_long_as_the_loader() -> None:
     assert not first & {child.pid for child in psutil.Process().children()}
     with pytest.raises(ws.Closed):
         iter(loader)
+
+
+def test_an_interrupt_that_leaves_the_lock_of_a_queue_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one at the first instruction of `Condition.__exit__` does. The end of the processes waited for it for ever."""
+    monkeypatch.setattr(process_prefetcher, "_MOMENT", 0.2)
+    with ws.Loader(Sound(), 2, ws.Sequential(), processes=2) as loader:
+        batches = iter(loader)
+        next(batches)
+        assert loader._producer._pool is not None
+        locks = [queue._notempty for queue in loader._producer._pool._loader._iterator._index_queues]
+        leave = threading.Condition.__exit__
+
+        def interrupted(self: threading.Condition, *exception: Any) -> None:
+            if self not in locks or threading.current_thread() is not threading.main_thread():
+                return leave(self, *exception)
+            locks.clear()
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(threading.Condition, "__exit__", interrupted)
+            list(batches)
+        assert not locks
+        assert len(list(loader)) == 25
 
 
 def test_options_that_cannot_be() -> None:

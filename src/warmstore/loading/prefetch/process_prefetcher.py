@@ -35,6 +35,8 @@ _inherited: list[Any] = []
 
 _SECONDS = 4e-3  # to build the batches of one message, about, if they are small
 _BYTES = 4 << 20  # of the batches in one message, about, at most
+_MOMENT = 5.0
+"""Seconds in which a thread that is running gives back a lock."""
 MOST = 8
 """Batches in one message, at most."""
 
@@ -132,6 +134,8 @@ class ProcessPrefetcher:
         running = getattr(loader, "_iterator", None)
         if running is not None:  # a `for` or a traceback may keep the iterator alive
             self._watch.end()
+            for queue in getattr(running, "_index_queues", ()):
+                _unlock(queue)
             running._shutdown_workers()
             forget_segments([worker.pid for worker in running._workers])
 
@@ -148,6 +152,13 @@ class ProcessPrefetcher:
         """In a forked child, keep torch's loader alive: collecting it would end the parent's processes."""
         _inherited.append(self._loader)
         self._loader = None
+
+
+def _unlock(queue: Any) -> None:
+    """Release the lock of a queue if the error or interrupt that ends the loader came amid `put` and left it locked."""
+    changed = queue._notempty
+    changed.acquire(timeout=_MOMENT)  # which the thread that sends has for microseconds
+    changed.release()
 
 
 class _Round:
