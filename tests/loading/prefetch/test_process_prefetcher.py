@@ -223,8 +223,8 @@ def test_an_interrupt_that_leaves_the_lock_of_a_queue_locked(monkeypatch: pytest
             locks.clear()
             raise KeyboardInterrupt
 
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(threading.Condition, "__exit__", interrupted)
+        monkeypatch.setattr(threading.Condition, "__exit__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
             list(batches)
         assert not locks
         assert len(list(loader)) == 25
