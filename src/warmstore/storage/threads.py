@@ -74,7 +74,6 @@ def as_finished(futures: Sequence[Future[T]]) -> Iterator[Future[T]]:
     with uninterrupted():
         for future in futures:
             future.add_done_callback(finished.put)
-        del future
     for _ in range(len(futures)):
         yield _next(finished)
 
