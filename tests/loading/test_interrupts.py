@@ -131,6 +131,6 @@ def test_an_interrupt_at_any_place(workers: int) -> None:
                 del kept
             else:
                 assert len(got) == 6
-                if not interrupter.has_come:  # else it came in a finalizer, where Python ignores it
+                if not interrupter.has_come:  # else it came in a finalizer, where Python only prints it
                     break
-    assert place - 20 < interrupts > 200
+    assert interrupts > 0.8 * place > 200  # the others came in finalizers
