@@ -69,15 +69,15 @@ class Interrupter:
         file = frame.f_code.co_filename
         if not file.startswith(self._within) or self.has_come:
             return None
-        if event == "line" and frame.f_lineno not in unhandled_lines(file):
-            self._pass(frame)
+        if event == "line" and frame.f_lineno not in unhandled_lines(file) and self._is_here(frame):
+            signal.raise_signal(signal.SIGINT)
         return self._trace
 
-    def _pass(self, frame: FrameType) -> None:
+    def _is_here(self, frame: FrameType) -> bool:
+        """Whether the next place, which is in a frame, is the one to interrupt."""
         self.left -= 1
-        if self.left < 0 and os.getpid() == self._process and not is_finalized(frame):
-            self.has_come = True
-            signal.raise_signal(signal.SIGINT)
+        self.has_come = self.left < 0 and os.getpid() == self._process and not is_finalized(frame)
+        return self.has_come
 
     def __enter__(self) -> Self:
         sys.settrace(self._trace)
@@ -122,9 +122,7 @@ class CallInterrupter(Interrupter):
         if event in ("return", "c_call") or self.has_come or (file == contextlib.__file__ and not self._contexts):
             return
         if file.startswith(self._within) or (file.startswith(LIBRARY) and not file.startswith(PACKAGES)):
-            self.left -= 1
-            if self.left < 0 and os.getpid() == self._process and not is_finalized(frame):
-                self.has_come = True
+            if self._is_here(frame):
                 self._trip  # noqa: B018  and nothing afterwards
 
     def __enter__(self) -> Self:

@@ -19,7 +19,7 @@ import xxhash
 from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.log.log_entries import BATCH, SEALED, Entries, new_entry
 from warmstore.storage.files import HUGE_PAGE, Buffer, Files, is_at, write_all, write_failed
-from warmstore.storage.threads import pool
+from warmstore.storage.threads import pool, result_of
 
 _LARGE = 1 << 20
 """Bytes of a body from which another thread hashes it."""
@@ -113,7 +113,7 @@ class ChunkWriter:
             header=len(header),
             body=body,
             header_hash=xxhash.xxh3_64_intdigest(header),
-            body_hash=hashing.result() if hashing is not None else _hash(parts),
+            body_hash=result_of(hashing) if hashing is not None else _hash(parts),
         )
         self._end += len(lead) + len(header) + body
         self._batches += 1
