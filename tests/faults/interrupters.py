@@ -121,9 +121,9 @@ class CallInterrupter(Interrupter):
         file = frame.f_code.co_filename
         if event in ("return", "c_call") or self.has_come or (file == contextlib.__file__ and not self._contexts):
             return
-        if file.startswith(self._within) or (file.startswith(LIBRARY) and not file.startswith(PACKAGES)):
-            if self._is_here(frame):
-                self._trip  # noqa: B018  and nothing afterwards
+        counts = file.startswith(self._within) or (file.startswith(LIBRARY) and not file.startswith(PACKAGES))
+        if counts and self._is_here(frame):
+            self._trip  # noqa: B018  and nothing afterwards
 
     def __enter__(self) -> Self:
         sys.setprofile(self._note)
