@@ -364,6 +364,22 @@ def test_errors_are_raised_by_default(tmp_path: Path, paths: list[Path]) -> None
         len(pipe)
 
 
+def test_one_lease_keeps_the_answers_of_samples_that_grow(tmp_path: Path, paths: list[Path]) -> None:
+    def leases() -> list[str]:
+        return [name for name in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if name.startswith(str(folder))]
+
+    folder, source, before = tmp_path / "cache", paths[:COUNT], calls[0]
+    pipe = ws.Pipeline(source).step(read).filter(bright, folder=folder)
+    assert (len(pipe), len(leases())) == (30, 1)
+    for path in paths[COUNT:]:
+        source.append(path)
+        pipe._as_source()
+    assert (len(pipe), len(leases())) == (40, 1)
+    del pipe
+    assert not leases()
+    calls[0] = before
+
+
 def test_answers_lie_in_the_folder_of_tiers(tmp_path: Path, paths: list[Path]) -> None:
     cache = tmp_path / "cache"
     tier = cache / "warmstore-samples"

@@ -1,7 +1,6 @@
 """FilteredChain: a chain and its filters, which are evaluated when the samples are needed for the first time."""
 
 import warnings
-import weakref
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, final
@@ -18,6 +17,7 @@ from warmstore.pipeline.step_identities import key_of
 from warmstore.pipeline.steps import Step
 from warmstore.pipeline.tiers.sample_table import match
 from warmstore.storage.cached_property import cached_property
+from warmstore.storage.lease import UsageLease
 
 Known = dict[str, tuple[UInt64, Answers]]
 """Answers that may be used again, by the key of steps and predicate: hashes of samples [n, 2], and answers [n]."""
@@ -36,6 +36,7 @@ class FilteredChain:
         self._known: Known = {} if known is None else known  # shared with the chains that this one is a part of
         self._folder: Path | None = None  # of plans
         self._resolved: tuple[Chain, UInt64, list[str], Path | None] | None = None
+        self._leases: dict[str, UsageLease | None] = {}  # of the kept answers that are in use, by the key of steps
 
     def __reduce__(self) -> Any:
         return FilteredChain, (self.base, self.filters)
@@ -121,6 +122,7 @@ class FilteredChain:
                         RuntimeWarning,
                         stacklevel=3,
                     )
+        self._leases = {key: self._leases[key] for key in keys}
         self._resolved = self.base.select(passing), samples, keys, self._folder
         return self._resolved[0]
 
@@ -133,8 +135,7 @@ class FilteredChain:
         found[at >= 0] = known[at[at >= 0]]
         evaluation = FilterPass(chain, each, each.folder or self._folder)
         found = evaluation.answers(positions, found, None)
-        if evaluation.lease is not None:
-            weakref.finalize(self, evaluation.lease.release).atexit = False
+        self._leases[key] = evaluation.lease
         lasting = found <= YES
         self._known[key] = hashes[lasting], found[lasting]
         return (found & 1).astype(np.bool_)
