@@ -114,7 +114,9 @@ class RunsMachine(RuleBasedStateMachine):
             self.patches.setattr(Files, name, spring(name))
         TRAP.disarm()
         TRAP.is_broken = False
-        logging.getLogger("warmstore").addHandler(LOG)
+        logger = logging.getLogger("warmstore")
+        logger.addHandler(LOG)
+        self.patches.setattr(logger, "propagate", False)  # pytest keeps what is logged, and errors keep their programs
 
     def set_up(self, plot: PipelinePlot, numbers: list[int], by: int) -> None:
         """Write the files, and run the program in this process."""
