@@ -331,6 +331,7 @@ def _run(
         with _deadly(root, kill, group):
             story.run(root, Telling(say))  # type: ignore[arg-type]
         _close_all()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the story is over
     except KeyboardInterrupt:
         say("interrupted")
         _close_all()

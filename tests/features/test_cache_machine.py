@@ -19,7 +19,19 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from tests.faults.children import begun, well
 from tests.faults.seam import Killing
 from tests.features.cache_world import NAMES, CacheWorld, Opened, Truth, merged, options
-from tests.features.drawn_module import SAMPLES, VALUES, WIDTHS, Batch, Sample, batches, expected, one, same, spoil
+from tests.features.drawn_module import (
+    SAMPLES,
+    VALUES,
+    WIDTHS,
+    Batch,
+    Sample,
+    State,
+    batches,
+    expected,
+    one,
+    same,
+    spoil,
+)
 from tests.slow import either
 from tests.state_machines import run_machine
 
@@ -149,21 +161,31 @@ class CacheMachine(CacheWorld):
         state = self.version(opened)
         if state is None:
             return
-        known, unknown = self.known(opened, state), self.unknown(opened, state)
+        while not self.looked(opened, state, batch):
+            pass
+
+    def looked(self, opened: Opened, state: State, batch: Batch) -> bool:
+        """Whether a cache was read while no thread of another one committed; all of it is right then."""
+        listed = set(opened.cache)
         found = {each for each in SAMPLES if each.id in opened.cache}
-        assert known <= found <= known | unknown
-        assert set(opened.cache) == {ws.HashedId.of(each.id) for each in found}
-        assert len(opened.cache) == len(found)
-        for sample in found:
-            assert same(opened.cache[sample.id], one(state, sample))
+        count, stats = len(opened.cache), opened.cache.stats()
+        values = {sample: opened.cache.get(sample.id) for sample in found}
         _, ids = batch.arguments()
         output, missing = opened.cache.get_batch(ids)
+        if set(opened.cache) != listed:
+            return False
+        known, unknown = self.known(opened, state), self.unknown(opened, state)
+        assert known <= found <= known | unknown
+        assert listed == {ws.HashedId.of(each.id) for each in found}
+        assert count == len(found)
+        for sample, value in values.items():
+            assert same(value, one(state, sample))
         assert missing.tolist() == [at for at, sample in enumerate(batch.samples) if sample not in found]
         there = [sample for sample in batch.samples if sample in found]
         assert same(output, expected(state, there)) if there else output is None
         spoil(output)
-        stats = opened.cache.stats()
         assert stats.entries + stats.pending >= len(found)
+        return True
 
     @opened_any
     @rule(number=ANY, batch=batches(plain=True))
