@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 from tests.faults.seam import Calling
@@ -95,6 +96,7 @@ class CacheWorld(RuleBasedStateMachine):
         self.opened: list[Opened] = []
         self.was_removed = False
         self.above_limit: set[str] = set()  # names whose limit was lowered, until something is written
+        self.patches = pytest.MonkeyPatch()
         self.logged = KeptWarnings()
         logging.getLogger("warmstore").addHandler(self.logged)
 
@@ -306,6 +308,7 @@ class CacheWorld(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         logging.getLogger("warmstore").removeHandler(self.logged)
+        self.patches.undo()
         failed = sys.exc_info()[0] is not None
         try:
             while self.opened and not failed:

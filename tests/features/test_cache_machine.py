@@ -36,6 +36,7 @@ from tests.slow import either
 from tests.state_machines import run_machine
 
 import warmstore as ws
+from warmstore.features.keyed import cache_session
 from warmstore.storage.humanize import parse_size
 
 pytestmark = pytest.mark.forks
@@ -48,8 +49,14 @@ opened_any = precondition(lambda self: self.opened)
 class CacheMachine(CacheWorld):
     """Random programs."""
 
-    @initialize(variable=st.booleans(), max_size=st.sampled_from([None, None, None, "4MB", "9MB"]), given=options())
-    def begin(self, variable: bool, max_size: str | None, given: dict[str, Any]) -> None:
+    @initialize(
+        variable=st.booleans(),
+        max_size=st.sampled_from([None, None, None, "4MB", "9MB"]),
+        given=options(),
+        in_use=st.sampled_from([1, 8]),
+    )
+    def begin(self, variable: bool, max_size: str | None, given: dict[str, Any], in_use: int) -> None:
+        self.patches.setattr(cache_session, "_IN_USE", in_use)
         self.common = {"variable": variable, "max_size": max_size, "lists": "per_sample"}
         self.open_cache(NAMES[0], given)
 

@@ -19,7 +19,7 @@ from warmstore.features.cache_html import cache_html
 from warmstore.features.cache_merging import MergeResult, merge_caches
 from warmstore.features.cache_stats import CacheStats, stats_of, usage_of
 from warmstore.features.keyed.cache_options import CacheOptions
-from warmstore.features.keyed.cache_session import CacheSession
+from warmstore.features.keyed.cache_session import CacheSession, rest_unused
 from warmstore.features.keyed.cache_versions import Fingerprint, difference, digest
 from warmstore.features.keyed.cached_ids import CachedIds
 from warmstore.features.keyed.open_version import OpenVersion
@@ -401,15 +401,15 @@ class FeatureCache(SampleMapping, Closeable):
             return self
         with version.lock:
             key = digest(fingerprint)
-            if key not in self._others:
-                files = version.files if self._remote_binding is None else None
-                other = FeatureCache(self._location, self.id, **vars(self._options), files=files)
-                self._others[key] = other._bind(fingerprint)
-                versions = self._versions()
-                for version in versions:
-                    if version.hot is not None:
-                        version.hot.share(len(versions))
-            return self._others[key]
+            if key in self._others:
+                return self._others[key]
+            files = version.files if self._remote_binding is None else None
+            other = FeatureCache(self._location, self.id, **vars(self._options), files=files)
+            found = self._others[key] = other._bind(fingerprint)
+            for hot in [each.hot for each in self._versions() if each.hot is not None]:
+                hot.share(1 + len(self._others))
+        rest_unused(self._sessions())
+        return found
 
     def _sessions(self) -> list[CacheSession]:
         return [self._session, *(other._session for other in self._others.values())]

@@ -59,16 +59,16 @@ class CacheStats:
 def stats_of(sessions: Sequence[CacheSession], window: float | None) -> CacheStats:
     """The figures of the open versions of a cache. The first one has the cache's limit."""
     versions = [session.version for session in sessions]
-    stores = [version.reader.store for version in versions if version.reader is not None]
+    stored = [version.stored for version in versions]
     use, saved, bytes_read = usage_of(sessions)
     first = versions[0]
     return CacheStats(
-        entries=sum(store._snapshot.length for store in stores),
+        entries=sum(rows.length for rows in stored),
         pending=sum(len(version.blocks) for version in versions),
         hits=use.hits,
         misses=use.misses,
         damaged=sum(session.damaged for session in sessions),
-        bytes=sum(store.nbytes for store in stores),
+        bytes=sum(rows.nbytes for rows in stored),
         bytes_read=bytes_read,
         computed_seconds=use.seconds,
         seconds_saved=saved,
@@ -77,7 +77,7 @@ def stats_of(sessions: Sequence[CacheSession], window: float | None) -> CacheSta
         hot_bytes=sum(version.hot.nbytes for version in versions if version.hot is not None),
         max_size=first.quota.max_size if first.quota is not None else None,
         window=window,
-        evicted=sum(gaps.count for gaps in (store._snapshot.gaps for store in stores) if gaps is not None),
+        evicted=sum(rows.evicted for rows in stored),
     )
 
 

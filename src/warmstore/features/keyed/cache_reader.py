@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from warmstore.features.keyed.hot_tier import HotTier
 
 
+class StoredFigures(NamedTuple):
+    """What a store has: rows, their bytes on the disk, and rows that were evicted since the last rebalance."""
+
+    length: int = 0
+    nbytes: int = 0
+    evicted: int = 0
+
+
 class CacheReader:
     """Finds and reads the committed rows of a cache's store. Safe to use from several threads.
 
@@ -42,6 +50,12 @@ class CacheReader:
         self._unpickles = unpickles and any(isinstance(field, Bytes) for field in schema.fields.values())
         self._checked: tuple[int, int] | None = None  # the store.json that was found to be of signed samples
         self._names = (*map(schema.field_name, schema.fields), KEY)  # keys last: see `KeyTable.fetch`
+
+    @property
+    def figures(self) -> StoredFigures:
+        """What the store has now."""
+        gaps = self.store._snapshot.gaps
+        return StoredFigures(self.store._snapshot.length, self.store.nbytes, 0 if gaps is None else gaps.count)
 
     def read_all(self, keys: Keys) -> dict[str, Any] | None:
         """The leaves of all keys; None if a row is missing, damaged or has another key."""

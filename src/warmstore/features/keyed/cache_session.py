@@ -36,6 +36,9 @@ _LARGEST = LARGEST_RECORD - 16  # bytes of a sample; its record has its key too
 _ARENA = 64 << 20
 """The most bytes of one arena, which holds pending values of one leaf."""
 
+_IN_USE = 8
+"""Versions of a cache that do not rest, beside the first one: those that were opened last."""
+
 
 class CacheSession:
     """Lookups and accepted outputs of one version. Safe to use from several threads.
@@ -337,8 +340,24 @@ class CacheSession:
                 self.version.schema, self.version.settled = schema, settled
             return self.version.schema
 
+    def rest(self) -> None:
+        """Keep no files open and no memory until the next use; see `OpenVersion.rest`."""
+        self.version.rest()
+        self._arenas = {}
+
     def after_fork(self) -> None:
         """In a forked child: pending blocks, counts, locks and hot rows stay with the parent."""
         self._arenas = {}
         self.bytes_read = 0
         self.version.after_fork()
+
+
+def rest_unused(sessions: Sequence[CacheSession]) -> None:
+    """Let all versions of a cache rest but the first one and those that were opened last: a program that changes its
+    module in every epoch opens one more version each time.
+
+    Raises:
+        WriteFailed, SchemaMismatch, StaleCache: what was pending in one of them could not be committed.
+    """
+    for session in sessions[1:-_IN_USE]:
+        session.rest()

@@ -14,7 +14,7 @@ from typing import Any
 
 import xxhash
 
-from warmstore.errors import WarmstoreError
+from warmstore.errors import StaleCache, WarmstoreError
 from warmstore.identity.identity import TOGETHER, Identity
 from warmstore.identity.identity import difference as facts_difference
 from warmstore.identity.identity import differences as facts_differences
@@ -109,6 +109,25 @@ def difference(known: Fingerprint, given: Fingerprint) -> str:
     if "rules" not in known:
         return " and ".join(f"the {part} changed" for part in {**known, **given} if known.get(part) != given.get(part))
     return facts_difference(*_comparable(known, given)) or "something changed that no fact names"
+
+
+class OtherRules(StaleCache):
+    """A cache was filled under other rules of identity, so its fingerprint cannot be compared."""
+
+
+def check_equal(known: Fingerprint, given: Fingerprint, id: str, path: Path) -> None:
+    """Raise StaleCache if two fingerprints differ.
+
+    Args:
+        id, path: of the version with the known one.
+    """
+    if changed := difference(known, given):
+        kind = StaleCache if have_same_rules(known, given) else OtherRules
+        raise kind(
+            f"the cache {id!r} in {path.parent} has outputs of another computation: {changed}. Use another "
+            "cache id for the changed module, pass versions='new' to keep both, undo the change, or remove "
+            f"{path}"
+        )
 
 
 def differences(known: Fingerprint, given: Fingerprint) -> list[str]:

@@ -11,12 +11,12 @@ import stat
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from warmstore.errors import Closed, NotSupportedError, ReadOnly, StaleCache, StoreExists
 from warmstore.features.keyed.cache_options import CacheOptions, folder_name
 from warmstore.features.keyed.cache_quota import CacheQuota, rebalance, tidy
-from warmstore.features.keyed.cache_reader import CacheReader
+from warmstore.features.keyed.cache_reader import CacheReader, StoredFigures
 from warmstore.features.keyed.cache_store import (
     SETTLED,
     UNSETTLED,
@@ -26,9 +26,10 @@ from warmstore.features.keyed.cache_store import (
     schema_of,
     unwritable,
 )
-from warmstore.features.keyed.cache_versions import Fingerprint, difference, have_same_rules, version_folder
+from warmstore.features.keyed.cache_versions import Fingerprint, OtherRules, check_equal, version_folder
 from warmstore.features.keyed.lookup_recorder import LookupRecorder
 from warmstore.features.keyed.usage_counters import UsageCounters
+from warmstore.features.keyed.version_remote import VersionRemote
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.features.outputs.output_structure import check_spec
 from warmstore.features.write_queue import Block, WriteBehindQueue
@@ -48,26 +49,6 @@ from warmstore.storage.registry import FEATURES, register
 
 if TYPE_CHECKING:
     from warmstore.features.calls.call_arguments import Roles
-
-
-class OtherRules(StaleCache):
-    """A cache was filled under other rules of identity, so its fingerprint cannot be compared."""
-
-
-class VersionRemote(Protocol):
-    """The remote of a cache that was opened by its URL; `RemoteBinding` implements it."""
-
-    def files(self, name: str) -> Files:
-        """The file operations for the version in a folder of this name."""
-
-    def pull_now(self, version: OpenVersion) -> None:
-        """Pull the samples of the remote, if it answers."""
-
-    def push_now(self, version: OpenVersion) -> None:
-        """Push committed samples, if the remote answers."""
-
-    def failed(self, error: Exception) -> None:
-        """Count and log a failed read."""
 
 
 class OpenVersion:
@@ -90,7 +71,7 @@ class OpenVersion:
         folder: Path,
         options: CacheOptions,
         blocks: WriteBehindQueue,
-        remote: VersionRemote | None,
+        remote: VersionRemote[OpenVersion] | None,
         files: Files | None,
     ) -> None:
         self.id = id
@@ -118,6 +99,7 @@ class OpenVersion:
         self.remote = remote
         self.logs: dict[tuple[str, bool], PartLog] = {}  # by the identity of a remote, and whether it is signed
         self._accepted = 0  # blocks that the store accepted or refused before a commit failed
+        self._rested: StoredFigures | None = None  # of the store that `rest` has left
         self.find_store()
         try:
             self._pull_remote()
@@ -153,19 +135,19 @@ class OpenVersion:
 
     def check_fingerprint(self, known: Fingerprint, fingerprint: Fingerprint) -> None:
         """Raise StaleCache if two fingerprints differ, unless versions="ignore"."""
-        changed = difference(known, fingerprint)
-        if changed and self.options.versions != "ignore":
-            kind = StaleCache if have_same_rules(known, fingerprint) else OtherRules
-            raise kind(
-                f"the cache {self.id!r} in {self.folder} has outputs of another computation: {changed}. Use another "
-                "cache id for the changed module, pass versions='new' to keep both, undo the change, or remove "
-                f"{self.path}"
-            )
+        if self.options.versions != "ignore":
+            check_equal(known, fingerprint, self.id, self.path)
 
     @property
     def entries(self) -> int:
         """Samples in this version, pending ones too."""
-        return len(self.blocks) + (self.reader.store._snapshot.length if self.reader is not None else 0)
+        reader, rested = self.reader, self._rested or StoredFigures()
+        return len(self.blocks) + (rested.length if reader is None else reader.store._snapshot.length)
+
+    @property
+    def stored(self) -> StoredFigures:
+        """What the store has, or had when `rest` left it."""
+        return self._rested or StoredFigures() if self.reader is None else self.reader.figures
 
     @property
     def nbytes(self) -> int:
@@ -177,6 +159,7 @@ class OpenVersion:
     @despite_removal
     def find_store(self) -> bool:
         """Open the store if some process has created it. Returns whether there is one."""
+        self._rested = None
         if not holds_store(self.path):
             return False
         try:
@@ -285,10 +268,28 @@ class OpenVersion:
         reader = self.reader
         if reader is None or self.remote is not None or not reader.keyed.is_gone():
             return
-        self.module_fingerprint, self.roles = self.fingerprint, self.roles or self.stored_roles
         reader.store.mode = "r"  # so that it is closed without looking for what others have written
+        self._leave(reader)
+
+    def _leave(self, reader: CacheReader) -> None:
+        """Let the store close itself as soon as no thread uses it."""
+        self.module_fingerprint, self.roles = self.fingerprint, self.roles or self.stored_roles
         reader.store._reclaim()
         self.reader, self._accepted = None, 0
+
+    def rest(self) -> None:
+        """Commit what is pending and leave the store until it is needed again, with no files and no thread."""
+        if self.reader is None or self.closed:
+            return
+        self.flush()
+        self.blocks.stop()
+        with self.lock:
+            self._leave_removed()
+            if (reader := self.reader) is not None and not len(self.blocks):
+                with contextlib.suppress(OSError):  # the index is rebuilt from the store
+                    reader.keyed.index.sync()
+                self._rested = self.stored
+                self._leave(reader)
 
     def move(self, path: Path) -> None:
         """Use another version's folder. The previous store stays open, because other threads may be reading it."""
@@ -420,7 +421,7 @@ class OpenVersion:
         if self.writes:
             self.recorder.record(self)
             self.cost.save()
-            if self.remote is not None and self.reader is not None:
+            if self.remote is not None and (self.reader or (self._rested and self._found())):
                 self.remote.push_now(self)
         with self.lock:
             self._leave_removed()

@@ -10,12 +10,13 @@ from pathlib import Path
 from warmstore.errors import StaleCache
 from warmstore.features.keyed.cache_versions import (
     Fingerprint,
+    OtherRules,
     are_equal,
     have_same_rules,
     read_versions,
     version_folder,
 )
-from warmstore.features.keyed.open_version import OpenVersion, OtherRules
+from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.records.format.manifest import holds_store
 
 _log = logging.getLogger("warmstore")
