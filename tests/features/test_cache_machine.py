@@ -292,7 +292,7 @@ class CacheMachine(CacheWorld):
         try:
             shutil.copytree(root, self.root)
         except shutil.Error as error:  # what a cache was writing has its name by now
-            if not all(name.endswith(".tmp") for name, *_ in error.args[0]):
+            if not all(".tmp" in name for name, *_ in error.args[0]):  # or is in a folder that had such a name
                 raise
         truth = truths[NAMES[0]]
         maybe = merged(truth.maybe, *(opened.pending for opened in everybody if opened.name == NAMES[0]))
