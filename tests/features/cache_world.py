@@ -98,7 +98,9 @@ class CacheWorld(RuleBasedStateMachine):
         self.above_limit: set[str] = set()  # names whose limit was lowered, until something is written
         self.patches = pytest.MonkeyPatch()
         self.logged = KeptWarnings()
-        logging.getLogger("warmstore").addHandler(self.logged)
+        logger = logging.getLogger("warmstore")
+        logger.addHandler(self.logged)
+        self.patches.setattr(logger, "propagate", False)  # pytest keeps what is logged, and errors keep their caches
 
     # What may be found
 
