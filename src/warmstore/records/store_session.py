@@ -64,10 +64,21 @@ class StoreSession:
                 )
             except (NotAStore, GenerationClosed):
                 # The store may have continued in the next generation just now, and removed this folder.
-                latest = read_manifest(self.path, self.files)
+                latest = self._latest(manifest)
                 if latest.generation == manifest.generation:
                     raise
                 manifest = latest
+
+    def _latest(self, manifest: Manifest) -> Manifest:
+        """A store's manifest as it is now.
+
+        Raises:
+            NotAStore: the folder has another store now, whose rows are not those of the same numbers.
+        """
+        latest = read_manifest(self.path, self.files)
+        if latest.id != manifest.id:
+            raise NotAStore(f"{self.path} was removed, and has another store now; open it again")
+        return latest
 
     @property
     def snapshot(self) -> Snapshot:
@@ -89,8 +100,9 @@ class StoreSession:
 
         Raises:
             SchemaMismatch: its fields are not those that the rows to write were encoded by.
+            NotAStore: the folder has another store now.
         """
-        manifest = read_manifest(self.path, self.files)
+        manifest = self._latest(self.generation.manifest)
         left = self.pending.count - committed
         if (writing or left) and manifest.fields != self.generation.manifest.fields:
             raise SchemaMismatch(
@@ -289,7 +301,7 @@ class StoreSession:
         encode("metadata", Json(), [{name: value}])
         value = copy.deepcopy(value)
         with self.editing():
-            manifest = read_manifest(self.path, self.files)
+            manifest = self._latest(self.generation.manifest)
             if manifest.metadata.get(name) is None:
                 manifest = replace(manifest, metadata={**manifest.metadata, name: value})
                 write_manifest(self.path, manifest, self.files)
