@@ -1,8 +1,9 @@
 """Stores whose folder was removed, and made anew by another program, while they are open."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from tests.faults.children import in_child, well
 from torch import nn
 
 import warmstore as ws
+from warmstore.records.local_store import LocalStore
+from warmstore.storage.files import Files
 
 pytestmark = pytest.mark.forks
 
@@ -56,6 +59,58 @@ def test_nothing_is_written_to_the_other_store(opened: ws.RecordStore, tmp_path:
     with ws.RecordStore.open(tmp_path / "store") as other:
         assert other[:]["number"].tolist() == [7, 8, 9]
         assert "of" not in other.metadata
+
+
+def replace_by_another(path: Path) -> dict[str, bytes]:
+    """Replace a store that is open by another one. Returns the files of that."""
+    shutil.rmtree(path)
+    made(path, [7, 8, 9])
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+EDITS: dict[str, Callable[[ws.RecordStore], Any]] = {
+    "rebalance": lambda store: store.rebalance(progress=False),
+    "update": lambda store: store.update([0], {"number": [5]}),
+    "delete": lambda store: store.delete([0]),
+    "add_field": lambda store: store.add_field("other", ws.Array("int64"), [1, 2]),
+    "annotate": lambda store: store.annotate("of", "another"),
+    "repair": lambda store: store.verify(repair=True),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_an_edit_leaves_the_other_store_alone(tmp_path: Path, edit: Callable[[ws.RecordStore], Any]) -> None:
+    """A rebalance put the rows of the removed store into the place of the other one's."""
+    path = tmp_path / "store"
+    made(path, [1, 2, 3])
+    store = ws.RecordStore.open(path, "a")
+    store.delete([0])
+    files = replace_by_another(path)
+    with pytest.raises(ws.NotAStore, match="has another store now"):
+        edit(store)
+    store._abandon()
+    assert {name: (path / name).read_bytes() for name in files} == files
+    with ws.RecordStore.open(path) as other:
+        assert other[:]["number"].tolist() == [7, 8, 9]
+
+
+def test_a_store_that_is_replaced_amid_a_rewrite(tmp_path: Path) -> None:
+    class Replacing(Files):
+        def sync_folder(self, folder: Path) -> None:
+            super().sync_folder(folder)
+            if folder == path and not replaced:
+                replaced.append(True)
+                replace_by_another(path)
+
+    path, replaced = tmp_path / "store", list[bool]()
+    made(path, [1, 2, 3])
+    store = LocalStore._open_folder(path, "a", files=Replacing())
+    with pytest.raises(ws.NotAStore, match="has another store now"):
+        store.add_field("other", ws.Array("int64"), [1, 2, 3])
+    assert replaced
+    store._abandon()
+    with ws.RecordStore.open(path) as other:
+        assert other[:]["number"].tolist() == [7, 8, 9]
 
 
 def test_a_forked_child_computes_what_was_in_a_cache(tmp_path: Path) -> None:

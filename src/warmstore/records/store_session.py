@@ -64,12 +64,12 @@ class StoreSession:
                 )
             except (NotAStore, GenerationClosed):
                 # The store may have continued in the next generation just now, and removed this folder.
-                latest = self._latest(manifest)
+                latest = self.latest(manifest)
                 if latest.generation == manifest.generation:
                     raise
                 manifest = latest
 
-    def _latest(self, manifest: Manifest) -> Manifest:
+    def latest(self, manifest: Manifest) -> Manifest:
         """A store's manifest as it is now.
 
         Raises:
@@ -102,7 +102,7 @@ class StoreSession:
             SchemaMismatch: its fields are not those that the rows to write were encoded by.
             NotAStore: the folder has another store now.
         """
-        manifest = self._latest(self.generation.manifest)
+        manifest = self.latest(self.generation.manifest)
         left = self.pending.count - committed
         if (writing or left) and manifest.fields != self.generation.manifest.fields:
             raise SchemaMismatch(
@@ -270,11 +270,16 @@ class StoreSession:
 
     @contextlib.contextmanager
     def editing(self) -> Iterator[None]:
-        """Hold the edit lock, with nothing pending and the log read to its end. Refreshes afterwards."""
+        """Hold the edit lock, with nothing pending and the log read to its end. Refreshes afterwards.
+
+        Raises:
+            NotAStore: the folder has another store now.
+        """
         with self.lock, contextlib.ExitStack() as stack:
             if not self._editors:  # a process that takes the lock twice would wait for itself
                 self._prepare()
                 stack.enter_context(edit_lock(self.path, self.files))
+                self.latest(self.generation.manifest)
             self._editors += 1
             try:
                 self.flush()
@@ -301,7 +306,7 @@ class StoreSession:
         encode("metadata", Json(), [{name: value}])
         value = copy.deepcopy(value)
         with self.editing():
-            manifest = self._latest(self.generation.manifest)
+            manifest = self.latest(self.generation.manifest)
             if manifest.metadata.get(name) is None:
                 manifest = replace(manifest, metadata={**manifest.metadata, name: value})
                 write_manifest(self.path, manifest, self.files)

@@ -79,6 +79,7 @@ def rewrite(
         Damaged: a record does not match its checksum or an edit is lost, and `repair` is off. The store is unchanged.
         SchemaMismatch: a function in `make` returned values that do not fit, or not one per record. The same.
         PositionError: a function in `make` changed the store. It stays as the function left it.
+        NotAStore: the folder has another store now, which stays as it is.
     """
     with session.editing():
         if not repair:
@@ -87,7 +88,7 @@ def rewrite(
         check_unchanged = functools.partial(_check_unchanged, session, old, old.manifest, old.commits)
         rows_before, bytes_before = old.snapshot.rows, chunk_bytes(old.folder)
         # Read again: other processes may have changed its metadata.
-        manifest = replace(read_manifest(session.path, files), generation=old.manifest.generation + 1, fields=fields)
+        manifest = replace(session.latest(old.manifest), generation=old.manifest.generation + 1, fields=fields)
         folder = session.path / manifest.generation_folder
         remove_leftovers(session.path, old.manifest, files)
         new = None
@@ -109,6 +110,7 @@ def rewrite(
                         done = _copy(old, new, make, done, repair, advance, check_unchanged)
                     new.seal()
                     _carry_adopted(old, new)
+                    session.latest(old.manifest)  # what took this folder meanwhile is not replaced
                     old.log.append_locked(new_entry(CLOSED, 0))
                     write_manifest(session.path, manifest, files)
         except BaseException:
