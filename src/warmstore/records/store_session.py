@@ -75,10 +75,15 @@ class StoreSession:
         Raises:
             NotAStore: the folder has another store now, whose rows are not those of the same numbers.
         """
-        latest = read_manifest(self.path, self.files)
-        if latest.id != manifest.id:
-            raise NotAStore(f"{self.path} was removed, and has another store now; open it again")
-        return latest
+        return _of_same_store(self.path, read_manifest(self.path, self.files), manifest)
+
+    def check_in_place(self) -> None:
+        """Raise NotAStore if the folder has another store now. One whose description is lost or damaged is no other."""
+        found = None
+        with contextlib.suppress(Damaged, NotAStore):
+            found = read_manifest(self.path, self.files)
+        if found is not None:
+            _of_same_store(self.path, found, self.generation.manifest)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -279,7 +284,7 @@ class StoreSession:
             if not self._editors:  # a process that takes the lock twice would wait for itself
                 self._prepare()
                 stack.enter_context(edit_lock(self.path, self.files))
-                self.latest(self.generation.manifest)
+                self.check_in_place()
             self._editors += 1
             try:
                 self.flush()
@@ -312,3 +317,9 @@ class StoreSession:
                 write_manifest(self.path, manifest, self.files)
             self.generation.manifest = replace(self.generation.manifest, metadata=manifest.metadata)
             return manifest.metadata[name]
+
+
+def _of_same_store(path: Path, found: Manifest, known: Manifest) -> Manifest:
+    if found.id != known.id:
+        raise NotAStore(f"{path} was removed, and has another store now; open it again")
+    return found

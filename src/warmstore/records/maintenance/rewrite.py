@@ -110,7 +110,7 @@ def rewrite(
                         done = _copy(old, new, make, done, repair, advance, check_unchanged)
                     new.seal()
                     _carry_adopted(old, new)
-                    session.latest(old.manifest)  # what took this folder meanwhile is not replaced
+                    session.check_in_place()  # what took this folder meanwhile is not replaced
                     old.log.append_locked(new_entry(CLOSED, 0))
                     write_manifest(session.path, manifest, files)
         except BaseException:
