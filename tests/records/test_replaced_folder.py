@@ -49,13 +49,13 @@ def test_the_other_store_is_not_read(opened: ws.RecordStore) -> None:
     assert opened[:]["number"].tolist() == [1, 2, 3]
 
 
+@pytest.mark.parametrize("opened", ["a"], indirect=True)
 def test_nothing_is_written_to_the_other_store(opened: ws.RecordStore, tmp_path: Path) -> None:
-    if opened.mode == "a":
-        opened.extend({"number": [4]})
-        with pytest.raises(ws.NotAStore):
-            opened.flush()
-        with pytest.raises(ws.NotAStore):
-            opened.annotate("of", "another")
+    opened.extend({"number": [4]})
+    with pytest.raises(ws.NotAStore):
+        opened.flush()
+    with pytest.raises(ws.NotAStore):
+        opened.annotate("of", "another")
     with ws.RecordStore.open(tmp_path / "store") as other:
         assert other[:]["number"].tolist() == [7, 8, 9]
         assert "of" not in other.metadata

@@ -118,7 +118,8 @@ def rewrite(
                 new.release()
             # The error may come after store.json was replaced. The new generation is the store then, but a power
             # failure may bring the old store.json back. So both generations stay until the next rewrite.
-            if read_manifest(session.path, files).generation == old.manifest.generation:
+            found = read_manifest(session.path, files)
+            if (found.id, found.generation) == (old.manifest.id, old.manifest.generation):
                 remove_leftovers(session.path, old.manifest, files)
             raise
         session.generation = new
