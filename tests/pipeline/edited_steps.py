@@ -68,6 +68,15 @@ class Trap:
             sys.settrace(tracer)
             self.disarm()
 
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let nothing go wrong for a moment."""
+        where, self.where = self.where, ""
+        try:
+            yield
+        finally:
+            self.where = where
+
     def _traced(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         if "/warmstore/pipeline/" not in frame.f_code.co_filename and "/loading/" not in frame.f_code.co_filename:
             return None
@@ -150,7 +159,8 @@ def encode_boxed(variant: int) -> None:
 
 def made(number: int, by: int, kind: str) -> Any:
     """The value of a number after the first step."""
-    return Boxed(make(number * 8 + by, "array")) if kind == "boxed" else make(number * 8 + by, kind)
+    index = number * 9 + by  # odd, so that not all samples of a kind that varies have the same length
+    return Boxed(make(index, "array")) if kind == "boxed" else make(index, kind)
 
 
 def number_of(raw: Any) -> int:

@@ -93,6 +93,15 @@ class Told:
     warnings: list[str] = field(default_factory=list)
 
 
+@dataclass
+class Placed:
+    """A batch, and where its loader stood then."""
+
+    batch: Any
+    epoch: int
+    place: int
+
+
 class RunningProgram:
     """One process's data, pipelines and loaders."""
 
@@ -225,13 +234,21 @@ class RunningProgram:
         return len(loader._source)
 
     def take(self, number: int, count: int | None) -> list[Any]:
-        """The next batches of an epoch, which begins where none is running; None: all that are left, and "end"."""
+        """The next batches of an epoch, which begins where none is running; None: all that are left, and "end".
+
+        Where samples may be left out, each comes as a `Placed`: equal samples do not tell which of them it has.
+        """
+        loader = self.loaders.get(number)  # none where it is closed in the middle of an epoch
         if number not in self.epochs:
             self.epochs[number] = iter(self.loaders[number])
         got: list[Any] = []
         try:
             while count is None or len(got) < count:
                 got.append(next(self.epochs[number]))
+                if loader is not None and self.plot.on_error == "skip":
+                    with TRAP.suspended():
+                        state = loader.state_dict()
+                    got[-1] = Placed(got[-1], state["epoch"], state["place"])
         except StopIteration:
             del self.epochs[number]
             got.append("end")

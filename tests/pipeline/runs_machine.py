@@ -29,7 +29,7 @@ from tests.pipeline.edited_steps import (
     replace_text,
     spring,
 )
-from tests.pipeline.programs import PATIENCE, Opening, RunningProgram, Told
+from tests.pipeline.programs import PATIENCE, Opening, Placed, RunningProgram, Told
 from tests.pipeline.run_models import CellModel, LoaderModel, PipelineTruth, ProgramModel, SourceModel
 
 import warmstore as ws
@@ -194,21 +194,25 @@ class RunsMachine(RuleBasedStateMachine):
             if isinstance(each, BaseException):
                 self.failed(running, number, each, trapped)
                 return
-            while not self.is_first(running, loader, each):
-                loader.parts.pop(0)
+            batch = each
+            if isinstance(each, Placed):
+                self.leave_out(running, loader, each)
+                batch = each.batch
+            assert loader.parts, ("one batch too many", batch)
+            part, _ = loader.parts[0]
+            wanted = self.truth.batches_of(running, loader, part)
+            assert self.truth.is_one_of(batch, wanted), (batch, next(self.truth.batches_of(running, loader, part)))
             loader.hand_out()
+            if isinstance(each, Placed):
+                assert (loader.epoch, loader.place) == (each.epoch, each.place)
 
-    def is_first(self, running: ProgramModel, loader: LoaderModel, batch: Any) -> bool:
-        """Whether a batch is the first of those that are to come; False if that one may be left out."""
-        assert loader.parts, ("one batch too many", batch)
-        part, _ = loader.parts[0]
-        if self.truth.is_one_of(batch, self.truth.batches_of(running, loader, part)):
-            return True
-        assert self.truth.may_be_empty(running, loader, part), (
-            batch,
-            next(self.truth.batches_of(running, loader, part)),
-        )
-        return False
+    def leave_out(self, running: ProgramModel, loader: LoaderModel, placed: Placed) -> None:
+        """Leave out the parts before the one of a batch."""
+        parts = loader.parts or []
+        at = placed.place if placed.epoch == loader.running else None
+        while parts[1:] and parts[0][1] != at:
+            part, _ = parts.pop(0)
+            assert self.truth.may_be_empty(running, loader, part), (part, placed)
 
     def failed(self, running: ProgramModel, number: int, error: BaseException, trapped: str) -> None:
         loader = running.loaders[number]
