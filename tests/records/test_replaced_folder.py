@@ -68,6 +68,58 @@ def replace_by_another(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
+WRITES: dict[str, Callable[[ws.RecordStore], Any]] = {
+    "flush": lambda store: (store.extend({"number": [4]}), store.flush()),
+    "close": lambda store: (store.extend({"number": [4]}), store.close()),
+    "a second flush": lambda store: (store.flush(), store.append({"number": 5}), store.flush()),
+}
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_nothing_is_acknowledged_after_a_removal(
+    tmp_path: Path, write: Callable[[ws.RecordStore], Any], *, replaced: bool
+) -> None:
+    """Rows were written to files without a name, and `flush` returned."""
+    path = tmp_path / "store"
+    made(path, [1, 2, 3])
+    store = ws.RecordStore.open(path, "a")
+    store.append({"number": 4})
+    store.flush()
+    if replaced:
+        replace_by_another(path)
+    else:
+        shutil.rmtree(path)
+    with pytest.raises((ws.WriteFailed, ws.NotAStore), match="was removed"):
+        write(store)
+    assert store[:4]["number"].tolist() == [1, 2, 3, 4]
+    store._abandon()
+
+
+def test_a_store_without_pending_rows_closes_after_a_removal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "store"
+    with ws.RecordStore.create(path, {"number": ws.Array("int64")}) as store:
+        store.extend({"number": [1, 2, 3]})
+        store.flush()
+        shutil.rmtree(path)
+        assert store[:]["number"].tolist() == [1, 2, 3]
+    assert not caplog.records
+    assert not path.exists()
+
+
+def test_a_moved_store_is_written_where_it_is(tmp_path: Path) -> None:
+    made(tmp_path / "store", [1, 2, 3])
+    store = ws.RecordStore.open(tmp_path / "store", "a")
+    store.append({"number": 4})
+    store.flush()
+    (tmp_path / "store").rename(tmp_path / "moved")
+    store.append({"number": 5})
+    store.flush()
+    store._abandon()
+    with ws.RecordStore.open(tmp_path / "moved") as moved:
+        assert moved[:]["number"].tolist() == [1, 2, 3, 4, 5]
+
+
 EDITS: dict[str, Callable[[ws.RecordStore], Any]] = {
     "rebalance": lambda store: store.rebalance(progress=False),
     "update": lambda store: store.update([0], {"number": [5]}),

@@ -430,7 +430,7 @@ def despite_removal(use: Callable[_Arguments, _Found]) -> Callable[_Arguments, _
             except (FileNotFoundError, StoreExists):
                 pass
             except WriteFailed as error:
-                if error.errno != errno.ENOENT:
+                if error.errno not in (errno.ENOENT, errno.ESTALE):
                     raise
             time.sleep(0.01)  # the removal may not be complete
         return use(*args, **kwargs)

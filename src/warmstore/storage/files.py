@@ -373,7 +373,7 @@ def is_read_only(error: OSError) -> bool:
 
 def write_failed(error: OSError, path: Path) -> WriteFailed:
     """The error to raise after a failed operation on a file that rows are written to."""
-    if error.errno == errno.EDEADLK:
+    if error.errno in (errno.EDEADLK, errno.ESTALE):
         return WriteFailed(error.errno, error.strerror, str(path))
     reason = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EIO  # of our own errors, which have none
     text = f"the disk refused a write ({error.strerror or error}); the rows are still pending"

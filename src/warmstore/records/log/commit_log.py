@@ -30,7 +30,7 @@ from warmstore.records.log.log_entries import (
     searched,
     torn_from,
 )
-from warmstore.records.log.log_files import open_log, whole_entries
+from warmstore.records.log.log_files import check_not_removed, open_log, whole_entries
 from warmstore.storage.array_types import Bools
 from warmstore.storage.files import COPY, Files, read_whole, write_all, write_failed
 from warmstore.storage.interrupts import uninterrupted
@@ -418,6 +418,7 @@ class Log:
             if self._superseded():
                 raise GenerationClosed(str(self.path))
             length -= 1  # a rebalance died before its new generation was complete
+        check_not_removed(self.path, self._descriptor)
         if size != length * SIZE:
             self._files.truncate(self._descriptor, length * SIZE)
         return length

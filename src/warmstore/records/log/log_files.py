@@ -1,14 +1,16 @@
 """The files of a log: how they are created and opened, how many entries they have, and whether a log has ended."""
 
 import contextlib
+import errno
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
 
 from warmstore.errors import NotAStore
 from warmstore.records.log.log_entries import CLOSED, ENTRY, PER_SECTOR, SIZE, ZEROS, torn_from
-from warmstore.storage.files import COPY, Files, read_whole, write_all
+from warmstore.storage.files import COPY, Files, is_at, read_whole, write_all
 
 _logger = logging.getLogger("warmstore")
 
@@ -45,6 +47,14 @@ def whole_entries(files: Files, descriptor: int, size: int) -> int:
         return length
     first = (length - 1) // PER_SECTOR * PER_SECTOR
     return first + torn_from(files.read(descriptor, (length - first) * SIZE, first * SIZE), first)
+
+
+def check_not_removed(path: Path, descriptor: int) -> None:
+    """Raise OSError if an open log was removed: entries would be acknowledged that nobody can find. A moved one is
+    still in some folder."""
+    # Some file systems count no links: one without any may be there all the same.
+    if not os.fstat(descriptor).st_nlink and not is_at(descriptor, path):
+        raise OSError(errno.ESTALE, "the store was removed from its folder while it was open; the rows are in no file")
 
 
 def create_log(folder: Path, files: Files, data: bytes = b"") -> None:

@@ -317,7 +317,8 @@ class Generation:
                 except GenerationClosed:
                     writer.abandon()  # the generation has ended, and nobody reads the file
                 except OSError as error:
-                    _log.warning("%s stays without a footer: %s", writer.path, error)
+                    if error.errno != errno.ESTALE:  # of a store that was removed
+                        _log.warning("%s stays without a footer: %s", writer.path, error)
                     writer.abandon()
 
     def seal_unless_newest(self) -> None:
