@@ -1077,6 +1077,30 @@ class TestRefused:
 
 
 class TestThreads:
+    def test_a_result_of_a_function_that_was_edited_beside_it_is_not_kept(self, keep: Any) -> None:
+        """It was kept for the function as it was before."""
+        settings = types.SimpleNamespace(scale=2)
+        began, edited = threading.Event(), threading.Event()
+
+        def scaled(x: int) -> int:
+            if x == 1:
+                began.set()
+                edited.wait(60)
+            return x * settings.scale
+
+        f = keep(scaled)
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(f, 1)
+            assert began.wait(60)
+            settings.scale = 3
+            edited.set()
+            assert other.result() == 3
+        settings.scale = 2
+        assert f(1) == 2
+        settings.scale = 3
+        assert f(1) == 3
+        assert f.cache.stats().refused == 1
+
     def test_many_threads_and_functions(self, keep: Any) -> None:
         functions = [keep(lambda x: np.full(1000, x)), keep(lambda x: np.full(1000, x + 1))]
         start = threading.Barrier(8)

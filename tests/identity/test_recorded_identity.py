@@ -179,7 +179,7 @@ def test_a_look_that_was_interrupted_anywhere_is_made_again(what: str) -> None:
 def test_after_a_call_that_was_interrupted_anywhere_changes_count() -> None:
     def call() -> None:
         with recorded.calling():
-            step(line)
+            step(line % 3)  # all identities of this function look at what was ever in its memory
 
     line = 0
     while True:
@@ -193,6 +193,77 @@ def test_after_a_call_that_was_interrupted_anywhere_changes_count() -> None:
         if not is_interrupted:
             break
     assert line > 100
+
+
+LONG = list(range(20_000))
+
+
+def long_step(x: int) -> int:
+    return step(x) + LONG[x]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: TABLE.__setitem__(0, 5.0),
+        lambda: LONG.__setitem__(5, LONG[5] + 1),
+    ],
+)
+def test_what_only_exact_checks_see_is_not_an_effect_of_the_next_call(change: Callable[[], Any]) -> None:
+    """A call whose memory grew took all for its own that differed after it."""
+    recorded = RecordedIdentity(lambda watch: walk_over(long_step, name="step", watch=watch, patches=Patches()))
+    before = recorded.identity.digest
+    for x in (1, 1, 1):
+        with recorded.calling():
+            long_step(x)
+    change()
+    with recorded.calling():
+        long_step(2)
+    assert recorded.refresh(again=True).digest != before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: setattr(SETTINGS, "scale", 3),
+        lambda: TABLE.__setitem__(0, 5.0),
+        lambda: None,
+    ],
+)
+@pytest.mark.parametrize("was_called", [False, True])
+def test_what_the_program_changes_beside_a_call_in_a_thread_counts(
+    change: Callable[[], Any], *, was_called: bool
+) -> None:
+    recorded = RecordedIdentity(look)
+    before = recorded.identity.digest
+    if was_called:
+        with recorded.calling():
+            step(1)
+
+    def call() -> None:
+        with recorded.calling():
+            change()
+            step(2)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(call).result()
+    after = recorded.refresh(again=True).digest
+    # Calls were seen to fill the memo, or not: then it may have been the program.
+    assert (after == before) == (was_called and SETTINGS.scale == 2 and TABLE[0] == 0)
+    change()
+    assert recorded.refresh(again=True).digest == after
+
+
+def test_the_thread_that_makes_it_may_be_any() -> None:
+    def looked_and_called() -> bool:
+        recorded = RecordedIdentity(look)
+        before = recorded.identity.digest
+        with recorded.calling():
+            step(1)
+        return recorded.refresh(again=True).digest == before
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(looked_and_called).result()
 
 
 def test_settings_of_a_thread_count_as_they_are_in_the_one_that_looked_first() -> None:

@@ -18,6 +18,7 @@ from torch import nn
 from warmstore.identity.call_effects import effects_of
 from warmstore.identity.identity import walk_over
 from warmstore.identity.recorded_identity import RecordedIdentity
+from warmstore.storage.threads import ANY_THREAD
 
 
 def look(thing, watch):
@@ -26,7 +27,8 @@ def look(thing, watch):
 
 def recorded(thing, clock=lambda: 0.0):
     """No time passes: nothing is found in turn."""
-    return RecordedIdentity(partial(look, thing), None, effects_of(thing, ()), is_strict=True, clock=clock)
+    effects = effects_of(thing, ())
+    return RecordedIdentity(partial(look, thing), None, effects, is_strict=True, caller=ANY_THREAD, clock=clock)
 
 
 class Remembering(nn.Module):

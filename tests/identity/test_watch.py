@@ -14,7 +14,8 @@ from torch import nn
 
 from warmstore.identity.identity import walk_over
 from warmstore.identity.kinds import torch_objects
-from warmstore.identity.watch import LEFT, SHARE, Watch
+from warmstore.identity.settled_state import LEFT
+from warmstore.identity.watch import SHARE, Watch
 
 
 class Clock:

@@ -287,6 +287,23 @@ def test_an_edit_within_an_epoch_is_not_kept_for_what_was(tmp_path):
         np.testing.assert_array_equal(got, [sample["x"] for sample in samples])
 
 
+@pytest.mark.parametrize("edited_in", [0, 1])
+def test_rows_behind_a_filter_that_are_edited_within_an_epoch(tmp_path, edited_in):
+    """The edit was taken for the memory of the next call: the row was never computed again."""
+    rows = np.arange(2 * COUNT).reshape(COUNT, 2)
+    memo = {}
+    pipe = ws.Pipeline(rows).step(lambda row: row + 0 * memo.setdefault(int(row[0]), 0))
+    pipe = pipe.filter(lambda row: row[1] < 100).step(doubled)
+    plan = plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path)
+    with pipe.loader(plan, batch_size=2, workers=0, sampler=ws.Sequential()) as loader:
+        for epoch in range(4):
+            for number, _ in enumerate(loader):
+                if epoch == edited_in and number == 1:
+                    rows[1:, 1] = -7
+            got = np.concatenate(list(loader)) if epoch > edited_in else None
+            assert got is None or got[1:, 1].tolist() == [-14] * (COUNT - 1)
+
+
 def test_a_file_that_is_edited_as_it_is_read(tmp_path):
     """What was read then is not found by who has the file as it was."""
     path = tmp_path / "number.txt"

@@ -21,6 +21,7 @@ from warmstore.identity.identity import walk_over
 from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
+from warmstore.storage.threads import ANY_THREAD
 
 _live: WeakValueDictionary[tuple[int, str | None, frozenset[str]], ModuleChangeDetector] = WeakValueDictionary()
 
@@ -49,7 +50,7 @@ class ModuleChangeDetector:
         self._ignore = ignore
         if recorded is None:
             look, effects = partial(_look, module, ignore), effects_of(module, ignore)
-            recorded = RecordedIdentity(look, version, effects, is_strict=True, clock=clock)
+            recorded = RecordedIdentity(look, version, effects, is_strict=True, caller=ANY_THREAD, clock=clock)
         else:
             effects_of(module, ignore, recorded.effects)
         self._recorded = recorded

@@ -15,6 +15,7 @@ from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 from warmstore.storage.locks import renewed_in_children
+from warmstore.storage.threads import NO_THREAD
 
 _MOST = 16
 """Combinations of objects whose identities are remembered. They stay alive meanwhile."""
@@ -77,7 +78,7 @@ class CallIdentity:
         key = self._ignore, tuple((place, id(value)) for place, value in objects.items())
         effects = effects_of(self._function, ("cached", key), objects=objects.values())
         effects.arguments, effects.of_function = roots_of({} if others else named), self._effects
-        return RecordedIdentity(look, self._version, effects, is_strict=True)
+        return RecordedIdentity(look, self._version, effects, is_strict=True, caller=NO_THREAD)
 
     def check(self, recorded: RecordedIdentity, identity: Identity) -> None:
         """Raise for an identity whose results must not be kept; see `recorded`."""

@@ -192,6 +192,8 @@ class FunctionCache(Closeable):
         reason = ""
         if now is not identity and now.digest != identity.digest:
             reason = "something that it reads changed before it was called"
+        elif recorded.identity.digest != now.digest:
+            reason = "something that it reads changed while it ran, perhaps by another thread"
         elif random_states() != states:
             reason = "the state of a random generator changed while it ran, which a hit would not do"
         elif self._key(arguments)[0] != key:

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from warmstore.identity.identity import WalkResult
 from warmstore.identity.places import Names
 from warmstore.identity.plain_data import READ_ONLY
-from warmstore.identity.watch import LEFT
+from warmstore.identity.settled_state import LEFT
 
 _START = "@0:|"
 
@@ -49,7 +49,14 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Call:
-    """Stands for a call while it is running."""
+    """Stands for a call while it is running.
+
+    is_alone: Whether the program does nothing else meanwhile, as far as is known. is_exact: Whether the check before it
+    compared everything.
+    """
+
+    def __init__(self, *, is_alone: bool, is_exact: bool) -> None:
+        self.is_alone, self.is_exact = is_alone, is_exact
 
 
 class CallEffects:
@@ -80,11 +87,13 @@ class CallEffects:
             self._begin()
         return self._lock
 
-    def learn(self, now: WalkResult, *, weights_too: bool) -> bool:
-        """Count every difference from the last walk as an effect of calls.
+    def learn(self, now: WalkResult, *, weights_too: bool, is_sure: bool) -> bool:
+        """Count the differences from the last walk as effects of calls.
 
         Args:
             weights_too: Whether changes of parameters and buffers are effects as well.
+            is_sure: Whether the program has changed nothing since the last walk. Otherwise only changes of what calls
+                were seen to change before are effects.
 
         Returns:
             Whether anything has changed whose changes are not effects.
@@ -96,6 +105,9 @@ class CallEffects:
         fixed = own | {place for place in changed if place.startswith(below)}
         if not weights_too and self.current is not None:
             fixed |= now.weights | self.current.weights
+        if not is_sure:
+            both = last.keys() & now.facts.keys()
+            fixed |= {place for place in changed if not self._is_memory(place, was_there=place in both)}
         for place in changed:
             if place not in fixed:
                 before, after = self.changed.get(place, (None, None))
@@ -107,6 +119,12 @@ class CallEffects:
             self._share(now, now.roots | self.arguments, self.of_function, own_changes, _START)
         self.current, self.was_called = now, True
         return any(place in fixed for place in changed)
+
+    def _is_memory(self, place: str, *, was_there: bool) -> bool:
+        """Whether calls were seen to change a place or, if it has come or gone as an item, its container."""
+        if place in self.changed or was_there:
+            return place in self.changed
+        return any(place.startswith((f"{container}[", f"{container}.<key ")) for container in self.changed)
 
     def _share(self, now: WalkResult, roots: Roots, shared: Shared, changed: Collection[str], without: str) -> None:
         """Publish effects below some roots, but for facts that have a text."""

@@ -1,7 +1,9 @@
 """The identity of an object that the library calls, kept up to date while the program runs.
 
 A check notices what has changed since the last walk (`watch`) and walks again only then. Changes during a call of the
-library are effects of the call (`call_effects`) and leave the identity as it is; all other changes count.
+library are effects of the call (`call_effects`) and leave the identity as it is; all other changes count. Beside a call
+in another thread the program may run, and change what it likes: then a change is an effect only where calls were seen
+to change the same before.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +19,7 @@ from warmstore.identity.call_effects import Call, CallEffects, written_by_calls
 from warmstore.identity.identity import Identity, WalkResult
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
+from warmstore.storage.threads import ANY_THREAD, NO_THREAD, is_program_thread
 
 _BRIEF = 0.25  # seconds that reading all contents again may take after the first call
 
@@ -24,8 +27,7 @@ _BRIEF = 0.25  # seconds that reading all contents again may take after the firs
 class RecordedIdentity:
     """The identity of an object that the library calls, and that the program may change between calls.
 
-    Copies and pickles keep what was recorded. Several threads may use one: while any thread calls the object, changes
-    are effects of the call.
+    Copies and pickles keep what was recorded. Several threads may use one.
 
     Args:
         look: Walks over the object with a watch.
@@ -33,6 +35,8 @@ class RecordedIdentity:
         effects: Effects of earlier calls.
         is_strict: Changes of parameters and buffers never are effects, and values that no watch shows are read again
             in turn.
+        caller: The thread that calls the object while the program does nothing else, beside the main thread: by default
+            the one that makes this; `NO_THREAD` or `ANY_THREAD`.
         clock: Returns seconds.
     """
 
@@ -43,6 +47,7 @@ class RecordedIdentity:
         effects: CallEffects | None = None,
         *,
         is_strict: bool = False,
+        caller: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._look = look
@@ -51,9 +56,9 @@ class RecordedIdentity:
         self.effects = CallEffects() if effects is None else effects
         self._watch = Watch(written_by_calls, clock)
         self._is_current = False  # not while a walk is running, nor after one that was interrupted
-        self._home = (
-            threading.get_ident()
-        )  # settings of threads count as they are in this one, unless it is called here
+        self._home = threading.get_ident()  # settings of threads count as they are in this one, unless it calls here
+        self._caller = self._home if caller is None else caller
+        self._is_exact_next = True  # whether the check before the next call is to compare everything
         self._known: list[tuple[WalkResult, Identity]] = []
         self.found: WalkResult
         self.identity: Identity
@@ -80,10 +85,14 @@ class RecordedIdentity:
 
     @contextmanager
     def calling(self) -> Iterator[Identity]:
-        """Call the object in this context: changes meanwhile are effects of the call."""
-        identity = self.refresh(exactly=self._is_strict)
-        call, effects = Call(), self.effects
+        """Call the object in this context. Changes meanwhile are effects of the call, but for those by the program."""
+        effects, is_exact = self.effects, self._is_strict or self._is_exact_next
         with effects.lock:
+            if self._reads_arrays():
+                self._watch.forget(arrays_only=True)
+                self._is_current = False
+            identity = self.refresh(exactly=is_exact)
+            call = Call(is_alone=is_program_thread(self._caller), is_exact=is_exact)
             effects.running.add(call)
         try:
             yield identity
@@ -98,14 +107,19 @@ class RecordedIdentity:
         """Count changes since the last walk as effects of calls. Returns whether there are any."""
         with self.effects.lock:
             is_first = not self.effects.was_called
-            if is_first and self._watch.seconds < _BRIEF:
+            if self._reads_arrays():
                 self._watch.forget(arrays_only=True)
             elif self._is_current and not self._watch.has_moved(exactly=self._is_strict or is_first):
-                self.effects.was_called = True
+                self.effects.was_called, self._is_exact_next = True, False
                 return False
+            self._is_exact_next = True
             last = self.effects.current
             now = self._learn()
             return last is None or now.facts != last.facts
+
+    def _reads_arrays(self) -> bool:
+        """Whether all arrays are read before and after the next call: the first one tells which of them calls write."""
+        return not self.effects.was_called and self._watch.seconds < _BRIEF
 
     def has_moved_in_large(self) -> bool:
         """Whether the elements of large containers have changed, by a call or by the program."""
@@ -125,9 +139,13 @@ class RecordedIdentity:
 
     def _learn(self) -> WalkResult:
         """Walk, and count what has changed as effects of calls. Returns the result of the walk."""
-        with self._watch.after_call(weights_too=not self._is_strict):
+        weights_too, calls = not self._is_strict, list(self.effects.running)
+        is_sure = bool(calls) and all(call.is_alone for call in calls)
+        if is_sure and not all(call.is_exact for call in calls):
+            is_sure = not self._watch.has_moved_inside()
+        with self._watch.after_call(weights_too=weights_too) if is_sure else nullcontext():
             now = self._walked()
-        if self.effects.learn(now, weights_too=not self._is_strict):
+        if self.effects.learn(now, weights_too=weights_too, is_sure=is_sure):
             self._settle(now)
         self._is_current = len(self.effects.running) < 2  # as in `_walk_again`
         return now
@@ -165,5 +183,6 @@ class RecordedIdentity:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._home = threading.get_ident()
+        self._caller = self._caller if self._caller in (NO_THREAD, ANY_THREAD) else self._home
         # The next check walks. Places tell which tensors calls have written to, as ids differ in this process.
         self._watch = Watch(written_by_calls, left_at=self.effects.left_at, is_stale=True)

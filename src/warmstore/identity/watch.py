@@ -7,54 +7,27 @@ into NumPy arrays and through `.data`, are found by hashing contents again, in t
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from math import inf
-from operator import attrgetter, call, is_, itemgetter, methodcaller
-from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from warmstore.identity.object_state import MISSING, Elements, pointers, slots_of
+from warmstore.identity.object_state import MISSING, Elements, slots_of
 from warmstore.identity.plain_data import array_text, nbytes_of
+from warmstore.identity.settled_state import LEFT, SMALL, Added, Content, Make, SettledState, form_of, stamp_of
 
 SHARE = 0.01
 """The fraction of time that hashing contents again may take."""
 
-LEFT = "left by a call"
-"""The text of a tensor or array that a call of the library has made or written to."""
-
 _RATE = 2e9  # bytes/s of hashing, until it is measured
-_LARGE = 1 << 14  # items. Only exact checks compare the items of larger containers; others compare their lengths
-_SMALL = 1 << 20  # bytes. Every walk and every exact check hashes arrays up to this size
 _TINY = 1 << 14  # bytes. Every walk hashes tensors up to this size: batch norm writes statistics without a trace
-
-_REMADE = frozenset((int, str, bytes))  # types of values that are the same where they are equal
-
-_version_of, _strides_of, _shape_of = attrgetter("_version"), methodcaller("stride"), attrgetter("shape")
-form_of = attrgetter("shape", "strides", "dtype", "flags.writeable")  # what an array is beside its content
-
-_Make = Callable[[Any], str]
-
-
-@dataclass
-class _Content:
-    """A tensor or array, its stamp, which changes when torch writes to it, and its text."""
-
-    value: Any
-    stamp: Any
-    text: str
-    make: _Make
-    form: Any
-    is_known: bool = True
 
 
 @dataclass(frozen=True)
@@ -62,18 +35,6 @@ class _State:
     """Stands for a state that is read by a function. nbytes: as many as are hashed in that time."""
 
     nbytes: int
-
-
-@dataclass
-class _Added:
-    """The containers, objects and variables that a walk has added to a watch; see the `add` methods of `Watch`."""
-
-    containers: list[Collection[Any]] = field(default_factory=list)
-    items: list[tuple[Mapping[str, Any], tuple[str, ...]]] = field(default_factory=list)
-    objects: list[Any] = field(default_factory=list)
-    cells: list[Callable[[], Any]] = field(default_factory=list)
-    probes: list[Callable[[], Any]] = field(default_factory=list)
-    empty: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Watch:
@@ -98,14 +59,14 @@ class Watch:
         self._clock = clock
         self._left_at = left_at
         self._is_stale = is_stale
-        self._added = _Added()
-        self._contents: dict[int, _Content] = {}
-        self._known: dict[int, _Content] = {}
-        self._in_turn: list[_Content] = []
+        self._added = Added()
+        self._contents: dict[int, Content] = {}
+        self._known: dict[int, Content] = {}
+        self._in_turn: list[Content] = []
         self._size = 0
         self._weights: dict[int, Any] = {}
         self._weights_before: dict[int, Any] = {}
-        self._settled = _Settled(self._added, ())
+        self._settled = SettledState(self._added, ())
         self._leaves: bool | None = None  # during `after_call`: whether weights may have changed, too
         self.patches: Any = None
         """The patches that a walk has used. A search for them takes long, so that it has its turn as contents have."""
@@ -121,7 +82,7 @@ class Watch:
 
     def begin(self) -> None:
         """Start a walk: drop all containers and variables of the previous walk. Texts are kept."""
-        self._added = _Added()
+        self._added = Added()
         self._known, self._contents = self._contents or self._known, {}
         self._weights, self._weights_before = {}, self._weights
         self._is_stale = True  # until the walk has come to its end
@@ -161,10 +122,10 @@ class Watch:
         for _ in range(3):  # as other processes may interrupt it, or it may import a module
             began, now = self._clock(), text()
             took = min(took, self._clock() - began)
-            if not _SMALL / _RATE < took < 0.05:
+            if not SMALL / _RATE < took < 0.05:
                 break
         state = _State(int(took * _RATE))
-        self._contents[id(state)] = _Content(state, None, now, lambda _: text(), None)
+        self._contents[id(state)] = Content(state, None, now, lambda _: text(), None)
 
     def add_attributes(self, value: Any) -> None:
         """Watch the attributes of an object and, in subclasses of builtin containers, its elements."""
@@ -213,36 +174,36 @@ class Watch:
         finally:
             self._leaves = None
 
-    def text_of(self, value: Any, make: _Make, place: str = "") -> str:
+    def text_of(self, value: Any, make: Make, place: str = "") -> str:
         """The text of a tensor or array: the previous text if nothing has written to it through torch."""
         key = id(value)
         now = self._contents.get(key)
         if now is None or now.value is not value:
-            stamp, known = _stamp(value), self._known.get(key)
+            stamp, known = stamp_of(value), self._known.get(key)
             form = form_of(value) if isinstance(value, np.ndarray) else None
             if known is not None and (known.value is not value or known.form != form):
                 known = None
             text = self._text(value, stamp, known, make, place in self._left_at)
             if text == LEFT:
                 self._left[key] = value
-            now = self._contents[key] = _Content(value, stamp, text, make, form)
+            now = self._contents[key] = Content(value, stamp, text, make, form)
         return now.text
 
-    def _text(self, value: Any, stamp: Any, known: _Content | None, make: _Make, is_left: bool) -> str:
+    def _text(self, value: Any, stamp: Any, known: Content | None, make: Make, is_left: bool) -> str:
         if is_left or self._left.get(id(value)) is value:
             return LEFT
         is_weight = id(value) in self._weights or id(value) in self._weights_before
         counts = self._leaves is None or (is_weight and not self._leaves)
         if known is None or known.stamp != stamp:
             return self._timed(value, make) if counts else LEFT
-        if known.is_known and nbytes_of(value) > (_SMALL if stamp is None or stamp[0] < 0 else _TINY):
+        if known.is_known and nbytes_of(value) > (SMALL if stamp is None or stamp[0] < 0 else _TINY):
             return known.text
         text = self._timed(value, make)
         return text if counts or text == known.text else LEFT
 
     def settle(self) -> None:
         """End a walk: later checks compare with the state now."""
-        self._settled = _Settled(self._added, self._contents.values())
+        self._settled = SettledState(self._added, self._contents.values())
         self._is_stale = False
         self._in_turn = [content for content in self._contents.values() if content.text != LEFT]
         self._size = sum(nbytes_of(content.value) for content in self._in_turn)
@@ -260,9 +221,16 @@ class Watch:
         if self._is_stale:
             return True
         try:
-            return self._settled.has_moved(exactly) or (exactly and self.has_written(_SMALL))
+            return self._settled.has_moved(exactly) or (exactly and self.has_written(SMALL))
         except Exception:
             return True  # an item was removed, a container grew in another thread, or a state cannot be read any more
+
+    def has_moved_inside(self) -> bool:
+        """Whether anything has changed that only exact checks see."""
+        try:
+            return self._settled.has_moved_inside() or self.has_written(SMALL)
+        except Exception:
+            return True  # as above
 
     def has_moved_in_large(self) -> bool:
         """Whether the items of large containers have changed."""
@@ -279,7 +247,7 @@ class Watch:
                 text = self._timed(content.value, content.make)
                 if text != content.text:
                     self._is_stale = True
-                    if nbytes_of(content.value) > _SMALL:
+                    if nbytes_of(content.value) > SMALL:
                         content.text = text  # walks do not hash it
                     return True
         return False
@@ -342,109 +310,9 @@ class Watch:
     def _rate(self) -> float:
         return self._hashed / self._hashing if self._hashing > 1e-3 and self._hashed else _RATE
 
-    def _timed(self, value: Any, make: _Make) -> str:
+    def _timed(self, value: Any, make: Make) -> str:
         began = self._clock()
         text = make(value)
         self._hashing += self._clock() - began
         self._hashed += nbytes_of(value)
         return text
-
-
-class _Settled:
-    """The state of everything watched at the end of a walk."""
-
-    def __init__(self, added: _Added, contents: Collection[_Content]) -> None:
-        containers, items = added.containers, added.items
-        mappings = [each for each in containers if isinstance(each, dict | MappingProxyType)]
-        views = [each.values() if isinstance(each, dict | MappingProxyType) else each for each in containers]
-        self._sized = [*views, *(mapping for mapping, _ in items)]
-        self._sizes = [*map(len, self._sized)]
-        self._mappings = [*mappings, *(mapping for mapping, _ in items)]
-        self._keys = [*map(tuple, self._mappings)]
-        self._large = [(view, list(view)) for view in views if len(view) > _LARGE]
-        self._large += [(mapping.values(), list(mapping.values())) for mapping, _ in items]
-        self._views = [view for view in views if 0 < len(view) <= _LARGE]
-        self._dicts = [mapping for mapping, names in items if names]
-        # With two names or more an itemgetter returns a tuple.
-        self._getters = [itemgetter(*names, names[0]) for _, names in items if names]
-        self._count = sum(map(len, self._views)) + sum(len(names) + 1 for _, names in items if names)
-        self._held = self._hold()
-        self._pointers = pointers(self._held).tobytes()
-        self._objects = list(added.objects)
-        self._types = [*map(type, self._objects)]
-        self._dicts_of = [*map(_dict_of, self._objects)]
-        self._empty = list(added.empty)
-        self._cells = list(added.cells)
-        self._read = [read() for read in self._cells]
-        self._probes = [(probe, probe()) for probe in added.probes]
-        self._forms = [(c.value, c.form) for c in contents if c.form and c.text != LEFT and nbytes_of(c.value) > _SMALL]
-        tensors = [content.value for content in contents if content.stamp is not None and content.text != LEFT]
-        # Tensors of inference mode have no version: exact checks hash them as they hash arrays.
-        self._versioned = [tensor for tensor in tensors if not tensor.is_inference()]
-        self._strided = [tensor for tensor in tensors if _stamp(tensor)[1]]
-        # References keep freed memory from becoming that of another tensor with the same stamp.
-        self._alive = [tensor.untyped_storage() for tensor in self._strided]
-        self._layouts = self._layouts_now()
-        torch = sys.modules.get("torch")
-        self._pointer_of: Callable[[Any], int] = torch.Tensor.data_ptr if torch is not None else id
-        self._stamps = self._stamps_now()
-        self._has_tensors = bool(self._versioned or self._strided)
-
-    def has_moved(self, exactly: bool) -> bool:
-        """Whether anything has changed."""
-        if [*map(len, self._sized)] != self._sizes or any(self._empty):
-            return True
-        if self._objects and [*map(type, self._objects)] != self._types:
-            return True
-        if self._count and pointers(self._hold()).tobytes() != self._pointers:
-            return True
-        if self._has_tensors and self._stamps_now() != self._stamps:
-            return True
-        now = [*map(call, self._cells)]
-        if not all(map(is_, now, self._read)) and not all(map(_is_same, now, self._read)):
-            return True
-        return exactly and self._has_moved_inside()
-
-    def has_moved_in_large(self) -> bool:
-        return any(not all(map(is_, view, held)) for view, held in self._large)
-
-    def _has_moved_inside(self) -> bool:
-        return bool(
-            (self._objects and not all(map(is_, map(_dict_of, self._objects), self._dicts_of)))
-            or [*map(tuple, self._mappings)] != self._keys
-            or (self._large and self.has_moved_in_large())
-            or (self._probes and any(probe() != text for probe, text in self._probes))
-            or any(form_of(array) != form for array, form in self._forms)
-            or (self._has_tensors and self._layouts_now() != self._layouts)
-        )
-
-    def _layouts_now(self) -> list[Any]:
-        return [*map(_strides_of, self._strided), *map(_shape_of, self._strided)]
-
-    def _stamps_now(self) -> tuple[list[Any], ...]:
-        return [*map(_version_of, self._versioned)], [*map(self._pointer_of, self._strided)]
-
-    def _hold(self) -> Any:
-        parts = chain(self._views, map(call, self._getters, self._dicts))
-        return np.fromiter(chain.from_iterable(parts), object, self._count)
-
-
-def _is_same(now: Any, before: Any) -> bool:
-    """Whether a variable has its value of before. Attributes of compiled functions are new ints at each read."""
-    return now is before or (type(now) in _REMADE and type(now) is type(before) and now == before)
-
-
-def _dict_of(value: Any) -> Any:
-    return getattr(value, "__dict__", None)
-
-
-def _stamp(value: Any) -> Any:
-    """A value that changes when torch writes to a tensor, or gives it other memory. It begins with the version, or -1
-    for one of inference mode. None for arrays."""
-    if not hasattr(value, "is_inference"):
-        return None
-    version = -1 if value.is_inference() else value._version
-    try:
-        return version, value.data_ptr(), value.stride(), value.shape, value.dtype
-    except RuntimeError:  # a tensor without memory
-        return version, 0, (), (), value.dtype

@@ -113,6 +113,11 @@ class CachedSamples:
         """Which samples their store lacks: bool [samples]."""
         return self.wanted(stores) & (stores.rows < 0)
 
+    def untried(self) -> Int64:
+        """A missing sample, int64 [0 or 1]: none if all are cached, or if samples were made in this process already."""
+        stores = None if self._identities.were_called else self.open()
+        return np.empty(0, np.int64) if stores is None else np.flatnonzero(stores.rows < 0)[:1]
+
     def misses_samples(self) -> bool:
         """Whether more than a few of the cached samples are to be computed, as far as the stores say."""
         stores = self.open()

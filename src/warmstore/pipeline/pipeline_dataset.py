@@ -6,7 +6,9 @@ The data set and its copies in worker processes share the number of the epoch, w
 import importlib.util
 import time
 import warnings
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.context import get_spawning_popen
 from typing import Any, final
 
@@ -47,11 +49,23 @@ class PipelineDataset(Closeable):
                 "index: substitute a value with on_error=fn, leave samples out with filter, or use pipe.loader"
             )
         self._source = source
+        self._try_one()
         # The epoch, how many samples were read in it, and whether anybody sets epochs; at how many the next pass over
         # the samples begins, and when the last one did.
         self._shared = _shared_memory(5)
         self.closed = False
         self._register()
+
+    def _try_one(self) -> None:
+        """Compute a missing sample. In a thread that makes samples while the program goes on, only what calls were seen
+        to change before is taken for their memory."""
+        source = self._source
+        with source.cached.lock:
+            untried = source.cached.untried()
+            if len(untried):
+                with suppress(Exception):  # reading the sample raises it again
+                    deque(source.trials(untried, stored_only=False), maxlen=0)
+            source.cached.close()  # every process opens its own stores
 
     def __len__(self) -> int:
         return len(self._source)

@@ -1,7 +1,9 @@
 """State hashes of each sample's inputs: at first, after our own calls, and now.
 
 A sample may cache something in itself, such as its decoded file, and stays the same sample. A change while we make
-samples is such a cache. A change at any other time comes from the program.
+samples is such a cache. A change at any other time comes from the program. Beside a thread that is not the program's
+own, such as one of a loader, the program may change samples too: there a change is a cache only if other samples of the
+source were seen to keep one.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from warmstore.identity.watch import SHARE
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.storage.array_types import Bools
 from warmstore.storage.locks import reentrant_lock, renewed_in_children
+from warmstore.storage.threads import is_program_thread
 
 if TYPE_CHECKING:
     from warmstore.identity.patches import Patches
@@ -71,6 +74,8 @@ class SampleStates:
         self._samples: SampleIdentities | None = None
         self._left = np.empty((0, 2), np.uint64)  # hashes of the samples after our own calls; `each` if they are equal
         self._making: dict[int, dict[int, bytes]] = {}  # by thread, the hashes of their files
+        self._keep_caches = False  # whether making samples was seen to change them
+        self._home = threading.get_ident()
         self._seen = 0.0
         self._seconds, self._brief = 0.0, _FIRST
         renewed_in_children(self, "_lock", reentrant_lock)
@@ -188,15 +193,17 @@ class SampleStates:
 
     @contextmanager
     def making(self, indices: Sequence[int] | Int64) -> Iterator[None]:
-        """Changes of these samples inside this context come from our own calls."""
+        """Changes of these samples inside this context come from our own calls, unless they may be the program's."""
         samples, which, thread = self._samples, np.asarray(indices, np.int64), threading.get_ident()
+        is_alone = is_program_thread(self._home)
         if samples is None or not samples.may_be_written or not len(which):
             yield
             return
         with self._lock:
             which = which[which < len(self._left)]  # the list may have grown
             stamps, before = self._take(which), self._making.get(thread, {})
-            self._making[thread] = {**before, **dict(zip(which.tolist(), map(bytes, stamps), strict=True))}
+            made = zip(which.tolist(), map(bytes, stamps), strict=True) if is_alone or self._keep_caches else ()
+            self._making[thread] = {**before, **dict(made)}
         try:
             yield
         finally:
@@ -207,8 +214,11 @@ class SampleStates:
                 now, stamps_now = self._hashes(which)
                 left = _equal(stamps, stamps_now)  # a file is written by the program
                 left &= ~_equal(now, self._left[which])
-                if left.any():
+                if left.any() and (is_alone or self._keep_caches):
                     self._leave(which[left], now[left])
+                    self._keep_caches = True
+                elif left.any():
+                    self._take(which[left])
 
     @_locked
     def are_unchanged(self, indices: Int64, identities: UInt64) -> Bools:
@@ -243,6 +253,7 @@ class SampleStates:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+        self._home = threading.get_ident()
         renewed_in_children(self, "_lock", reentrant_lock)
 
 

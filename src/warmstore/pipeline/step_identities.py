@@ -155,6 +155,11 @@ class Identities:
         for recorded in self._recorded_all():
             recorded.called()
 
+    @property
+    def were_called(self) -> bool:
+        """Whether all steps were called in this process, so that it is known what their calls change."""
+        return all(recorded.effects.was_called for recorded in self._steps)
+
     def may_have_been_edited(self) -> bool:
         """Whether long lists or dicts have changed. Steps or the program may have changed them."""
         return any(recorded.has_moved_in_large() for recorded in self._recorded_all())

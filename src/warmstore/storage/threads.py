@@ -25,6 +25,17 @@ _ROOM = 1 << 20
 _STACK = 8 << 20
 """Bytes of a stack where the system has no limit."""
 
+NO_THREAD, ANY_THREAD = 0, -1
+"""Stand for identifiers of threads."""
+
+
+def is_program_thread(known: int) -> bool:
+    """Whether this is the main thread, or the one with the identifier `known`. Beside any other thread the program goes
+    on, as beside one of a loader."""
+    if known == ANY_THREAD or threading.get_ident() == known:
+        return True
+    return threading.current_thread() is threading.main_thread()
+
 
 class Thread(threading.Thread):
     """A thread whose start raises RuntimeError where there is no memory for it. No interrupt comes into the start, in

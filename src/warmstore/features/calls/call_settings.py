@@ -18,6 +18,7 @@ from warmstore.identity.plain_data import atom_text
 from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
+from warmstore.storage.threads import ANY_THREAD
 
 _STAMPS = FileStamps()
 
@@ -72,7 +73,10 @@ class CallSettings:
         known = self._known.get(name)
         if known is None or known[0] is not value:
             look = partial(_look, name, value, self._ignore)
-            known = self._known[name] = value, RecordedIdentity(look, effects=effects_of(value, (name, self._ignore)))
+            known = self._known[name] = (
+                value,
+                RecordedIdentity(look, effects=effects_of(value, (name, self._ignore)), caller=ANY_THREAD),
+            )
         return known[1]
 
     def __reduce__(self) -> Any:

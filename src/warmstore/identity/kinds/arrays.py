@@ -18,8 +18,8 @@ from warmstore.identity.named_files import content_of, stat_of
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import array_text, dtype_text, layout_text, texts_in
+from warmstore.identity.settled_state import LEFT, form_of
 from warmstore.identity.walk import Walk
-from warmstore.identity.watch import LEFT, form_of
 
 _AT_ONCE = 1 << 17  # bytes. Every check looks at arrays of objects up to this size
 _OF_MASK = frozenset(("_mask", "_sharedmask", "_fill_value", "_basedict"))

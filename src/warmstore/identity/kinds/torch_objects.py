@@ -28,8 +28,8 @@ from warmstore.identity.kinds.training_state import BACKWARD_HOOKS, HOOKS_OF_TEN
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
 from warmstore.identity.plain_data import atom_text, order_text
+from warmstore.identity.settled_state import LEFT
 from warmstore.identity.walk import Walk
-from warmstore.identity.watch import LEFT
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {
     "_is_torch_compile", "_compiled_call_impl", "_is_hf_initialized",
