@@ -254,6 +254,28 @@ def test_what_the_program_changes_beside_a_call_in_a_thread_counts(
     assert recorded.refresh(again=True).digest == after
 
 
+def test_arrays_that_a_thread_puts_into_memory_are_not_read() -> None:
+    memo: dict[int, Any] = {}
+
+    def made(x: int) -> Any:
+        return memo.setdefault(x, np.full(1000, x))
+
+    recorded = RecordedIdentity(lambda watch: walk_over(made, name="step", watch=watch, patches=Patches()))
+    before = recorded.identity.digest
+
+    def call(x: int) -> None:
+        with recorded.calling():
+            made(x)
+
+    call(0)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(call, 1).result()
+    assert recorded.refresh(again=True).digest == before
+    for array in memo.values():
+        array[:] = 7  # whoever was given it may write to it
+    assert recorded.refresh(again=True).digest == before
+
+
 def test_the_thread_that_makes_it_may_be_any() -> None:
     def looked_and_called() -> bool:
         recorded = RecordedIdentity(look)

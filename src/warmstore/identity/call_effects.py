@@ -7,6 +7,7 @@ call: the identity keeps the value from before. A change at any other time is th
 from __future__ import annotations
 
 import os
+import re
 import threading
 import weakref
 from collections.abc import Collection, Mapping
@@ -21,6 +22,7 @@ from warmstore.identity.plain_data import READ_ONLY
 from warmstore.identity.settled_state import LEFT
 
 _START = "@0:|"
+_ITEM = re.compile(r"\[|\.<key ")  # begins the place of an item after that of its container
 
 written_by_calls: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """Tensors and arrays that the library's calls have made or written to, by their ids."""
@@ -106,8 +108,7 @@ class CallEffects:
         if not weights_too and self.current is not None:
             fixed |= now.weights | self.current.weights
         if not is_sure:
-            both = last.keys() & now.facts.keys()
-            fixed |= {place for place in changed if not self._is_memory(place, was_there=place in both)}
+            fixed |= {place for place in changed if not self.is_memory(place, is_gone=place not in now.facts)}
         for place in changed:
             if place not in fixed:
                 before, after = self.changed.get(place, (None, None))
@@ -120,11 +121,13 @@ class CallEffects:
         self.current, self.was_called = now, True
         return any(place in fixed for place in changed)
 
-    def _is_memory(self, place: str, *, was_there: bool) -> bool:
+    def is_memory(self, place: str, *, is_gone: bool = False) -> bool:
         """Whether calls were seen to change a place or, if it has come or gone as an item, its container."""
-        if place in self.changed or was_there:
-            return place in self.changed
-        return any(place.startswith((f"{container}[", f"{container}.<key ")) for container in self.changed)
+        if place in self.changed:
+            return True
+        if not is_gone and self.current is not None and place in self.current.facts:
+            return False
+        return any(place[: item.start()] in self.changed for item in _ITEM.finditer(place))
 
     def _share(self, now: WalkResult, roots: Roots, shared: Shared, changed: Collection[str], without: str) -> None:
         """Publish effects below some roots, but for facts that have a text."""

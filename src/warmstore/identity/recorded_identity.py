@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -143,7 +143,8 @@ class RecordedIdentity:
         is_sure = bool(calls) and all(call.is_alone for call in calls)
         if is_sure and not all(call.is_exact for call in calls):
             is_sure = not self._watch.has_moved_inside()
-        with self._watch.after_call(weights_too=weights_too) if is_sure else nullcontext():
+        is_memory = None if is_sure else self.effects.is_memory
+        with self._watch.after_call(weights_too=weights_too, is_memory=is_memory):
             now = self._walked()
         if self.effects.learn(now, weights_too=weights_too, is_sure=is_sure):
             self._settle(now)

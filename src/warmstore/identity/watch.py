@@ -67,6 +67,7 @@ class Watch:
         self._weights: dict[int, Any] = {}
         self._weights_before: dict[int, Any] = {}
         self._settled = SettledState(self._added, ())
+        self._is_memory: Callable[[str], bool] | None = None
         self._leaves: bool | None = None  # during `after_call`: whether weights may have changed, too
         self.patches: Any = None
         """The patches that a walk has used. A search for them takes long, so that it has its turn as contents have."""
@@ -162,17 +163,18 @@ class Watch:
             self._added.empty.append(vars(value))
 
     @contextmanager
-    def after_call(self, *, weights_too: bool) -> Iterator[None]:
+    def after_call(self, *, weights_too: bool, is_memory: Callable[[str], bool] | None = None) -> Iterator[None]:
         """In this context, a walk searches for effects of a call: contents that the call made do not count.
 
         Args:
             weights_too: Contents of parameters and buffers that the call has written to do not count either.
+            is_memory: Tells for places whether what differs there is an effect of the call; None: all is.
         """
-        self._leaves = weights_too
+        self._leaves, self._is_memory = weights_too, is_memory
         try:
             yield
         finally:
-            self._leaves = None
+            self._leaves = self._is_memory = None
 
     def text_of(self, value: Any, make: Make, place: str = "") -> str:
         """The text of a tensor or array: the previous text if nothing has written to it through torch."""
@@ -183,17 +185,19 @@ class Watch:
             form = form_of(value) if isinstance(value, np.ndarray) else None
             if known is not None and (known.value is not value or known.form != form):
                 known = None
-            text = self._text(value, stamp, known, make, place in self._left_at)
+            text = self._text(value, stamp, known, make, place)
             if text == LEFT:
                 self._left[key] = value
             now = self._contents[key] = Content(value, stamp, text, make, form)
         return now.text
 
-    def _text(self, value: Any, stamp: Any, known: Content | None, make: Make, is_left: bool) -> str:
-        if is_left or self._left.get(id(value)) is value:
+    def _text(self, value: Any, stamp: Any, known: Content | None, make: Make, place: str) -> str:
+        if place in self._left_at or self._left.get(id(value)) is value:
             return LEFT
         is_weight = id(value) in self._weights or id(value) in self._weights_before
         counts = self._leaves is None or (is_weight and not self._leaves)
+        if self._is_memory is not None and not counts:
+            counts = not self._is_memory(place)
         if known is None or known.stamp != stamp:
             return self._timed(value, make) if counts else LEFT
         if known.is_known and nbytes_of(value) > (SMALL if stamp is None or stamp[0] < 0 else _TINY):
