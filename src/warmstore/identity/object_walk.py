@@ -169,8 +169,9 @@ class ObjectWalk(Walk):
         if plain.has_decimals:
             self.decimal_context()
         if self.settings.watch is not None:
+            key = self.key_of(place)
             for part in plain.alive:
-                self.settings.watch.add_plain(part)
+                self.settings.watch.add_plain(part, key)
         for cls, number in plain.classes.items():
             self.fact(place + f".<class {number}>", self.cls(cls))
         self.fact(place, f"{type(value).__name__} of {len(value)} {digest_of(text)}")

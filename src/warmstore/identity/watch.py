@@ -143,14 +143,14 @@ class Watch:
         elif isinstance(value, list | deque | set):
             self.add(Elements(value) if issubclass(type(value), list | deque | set) else value)
 
-    def add_plain(self, value: Any) -> None:
-        """Watch a container of plain data, or an object whose attributes are plain data."""
+    def add_plain(self, value: Any, place: str = "") -> None:
+        """Watch a container of plain data, or an object whose attributes are plain data. `place`: of what it is in."""
         if isinstance(value, dict | list | set | deque):
             self.add(value)
             if isinstance(value, dict):
                 self.add(value.keys())  # 1 and True are equal
         elif isinstance(value, np.ndarray):
-            self.text_of(value, array_text)
+            self.text_of(value, array_text, place)
         elif isinstance(value, bytearray):
             self.add_probe(partial(bytes, value))
         else:
