@@ -2,12 +2,16 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.pipeline.edited_steps import KNOBS, SOURCES, TRAP, PipelinePlot, replace_text
 from tests.pipeline.making import plan_of
+from tests.pipeline.programs import RunningProgram
+from tests.slow import thinned
 
 import warmstore as ws
 
@@ -184,3 +188,94 @@ def test_what_steps_remember_is_no_change(tmp_path: Path, samples: Callable[[], 
             got = list(loader)
         assert GATE.calls == 0
         check(source, step, got)
+
+
+class Meanwhile:
+    """Does something in the n-th call of a step, in the program's thread, and waits for it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left, self.change = -1, threading.Event()
+        self.done = threading.Event()
+        monkeypatch.setattr(TRAP, "hit", self.hit)
+
+    def hit(self, where: str) -> None:
+        self.left -= where == "step"
+        if self.left == 0:
+            self.change.set()
+            assert self.done.wait(60)
+
+    def run(self, at: int, read: Callable[[], Any], change: Callable[[], Any]) -> None:
+        self.left = at + 1
+        with ThreadPoolExecutor(1) as program:
+            changed = program.submit(lambda: (self.change.wait(60), change(), self.done.set()))
+            read()
+            changed.result()
+        self.left = -1
+
+
+def program_of(work: Path, *, source: str = "ints", knob: str = "code") -> RunningProgram:
+    knobs = {"decode": knob, "shift": "code", "filter": "code"}
+    plot = PipelinePlot(source, "array", knobs, "raise", False, True, False, False)
+    numbers = list(range(COUNT))
+    if source == "store" and not (work / "store").exists():
+        with ws.RecordStore.create(work / "store", {"number": ws.Array("int64")}) as store:
+            store.extend({"number": numbers})
+    for number in numbers:
+        replace_text(work / f"{number}.txt", number)
+    for name in knobs:
+        replace_text(work / f"{name}.txt", 0)
+    program = RunningProgram(plot, numbers, work)
+    program.define(dict.fromkeys(knobs, 0))
+    return program
+
+
+@pytest.mark.filterwarnings("ignore:.*make a new loader:RuntimeWarning")
+@pytest.mark.parametrize("step", thinned(2, [1, 3]))
+@pytest.mark.parametrize("at", thinned(2, [3, 12]))
+@pytest.mark.parametrize(
+    ("source", "knob"),
+    [*(("ints", knob) for knob in KNOBS if knob != "argument"), *((source, "") for source in SOURCES)],
+)
+def test_every_kind_of_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, knob: str, at: int, step: int
+) -> None:
+    """Of a constant of a step, or of the data. An epoch after it equals one without tiers, and one of the program as it
+    was finds nothing of it."""
+
+    def change() -> None:
+        if knob == "file":
+            replace_text(tmp_path / "decode.txt", 1)
+        elif knob:
+            program.turn(0, "decode", 1)
+        elif source == "files":
+            replace_text(tmp_path / "2.txt", 99)
+            replace_text(tmp_path / "9.txt", 99)
+        elif source == "store":
+            with ws.RecordStore.open(tmp_path / "store", "a") as store:
+                store.update([2, 9], {"number": [99, 99]})
+            program.source.refresh()
+        else:
+            program.assign(2, 99)
+            program.assign(9, 99)
+
+    def epoch(of: RunningProgram, *, is_cached: bool = True) -> Any:
+        pipe = of.cells[0].pipe
+        data = pipe.dataset(plan_of(pipe, [(step, "disk", "raw")], folder=tmp_path / "cache") if is_cached else None)
+        with data, ws.Loader(data, 3, workers=2, prefetch=2) as loader:
+            return np.concatenate(list(loader))
+
+    meanwhile = Meanwhile(monkeypatch)
+    before = epoch(program_of(tmp_path, source=source, knob=knob or "code"), is_cached=False)
+    program = program_of(tmp_path, source=source, knob=knob or "code")
+    pipe = program.cells[0].pipe
+    plan = plan_of(pipe, [(step, "disk", "raw")], folder=tmp_path / "cache")
+    with pipe.dataset(plan) as data, ws.Loader(data, 3, workers=2, prefetch=2) as loader:
+        meanwhile.run(at, lambda: list(loader), change)
+        after = epoch(program, is_cached=False)
+        assert not np.array_equal(before, after)
+        for _ in range(2):
+            np.testing.assert_array_equal(np.concatenate(list(loader)), after)
+    np.testing.assert_array_equal(epoch(program), after)
+    if source != "store":
+        was = program_of(tmp_path, source=source, knob=knob or "code")
+        np.testing.assert_array_equal(epoch(was), before)
