@@ -34,7 +34,7 @@ Make = Callable[[Any], str]
 
 
 @dataclass
-class Content:
+class WatchedContent:
     """A tensor or array, its stamp, which changes when torch writes to it, and its text."""
 
     value: Any
@@ -60,7 +60,7 @@ class Added:
 class SettledState:
     """The state of everything watched at the end of a walk."""
 
-    def __init__(self, added: Added, contents: Collection[Content]) -> None:
+    def __init__(self, added: Added, contents: Collection[WatchedContent]) -> None:
         containers, items = added.containers, added.items
         mappings = [each for each in containers if isinstance(each, dict | MappingProxyType)]
         views = [each.values() if isinstance(each, dict | MappingProxyType) else each for each in containers]

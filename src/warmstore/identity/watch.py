@@ -21,7 +21,7 @@ import numpy as np
 
 from warmstore.identity.object_state import MISSING, Elements, slots_of
 from warmstore.identity.plain_data import array_text, nbytes_of
-from warmstore.identity.settled_state import LEFT, SMALL, Added, Content, Make, SettledState, form_of, stamp_of
+from warmstore.identity.settled_state import LEFT, SMALL, Added, Make, SettledState, WatchedContent, form_of, stamp_of
 
 SHARE = 0.01
 """The fraction of time that hashing contents again may take."""
@@ -60,9 +60,9 @@ class Watch:
         self._left_at = left_at
         self._is_stale = is_stale
         self._added = Added()
-        self._contents: dict[int, Content] = {}
-        self._known: dict[int, Content] = {}
-        self._in_turn: list[Content] = []
+        self._contents: dict[int, WatchedContent] = {}
+        self._known: dict[int, WatchedContent] = {}
+        self._in_turn: list[WatchedContent] = []
         self._size = 0
         self._weights: dict[int, Any] = {}
         self._weights_before: dict[int, Any] = {}
@@ -126,7 +126,7 @@ class Watch:
             if not SMALL / _RATE < took < 0.05:
                 break
         state = _State(int(took * _RATE))
-        self._contents[id(state)] = Content(state, None, now, lambda _: text(), None)
+        self._contents[id(state)] = WatchedContent(state, None, now, lambda _: text(), None)
 
     def add_attributes(self, value: Any) -> None:
         """Watch the attributes of an object and, in subclasses of builtin containers, its elements."""
@@ -188,10 +188,10 @@ class Watch:
             text = self._text(value, stamp, known, make, place)
             if text == LEFT:
                 self._left[key] = value
-            now = self._contents[key] = Content(value, stamp, text, make, form)
+            now = self._contents[key] = WatchedContent(value, stamp, text, make, form)
         return now.text
 
-    def _text(self, value: Any, stamp: Any, known: Content | None, make: Make, place: str) -> str:
+    def _text(self, value: Any, stamp: Any, known: WatchedContent | None, make: Make, place: str) -> str:
         if place in self._left_at or self._left.get(id(value)) is value:
             return LEFT
         is_weight = id(value) in self._weights or id(value) in self._weights_before
