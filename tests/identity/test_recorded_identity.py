@@ -279,6 +279,31 @@ def test_arrays_that_a_thread_puts_into_memory_are_not_read(count: int) -> None:
         assert recorded.refresh(again=True).digest == before
 
 
+TABLES = [np.arange(4.0) for _ in range(4)]
+
+
+def table_step(x: int) -> Any:
+    return TABLES[0][x] + TABLES[1][x] + TABLES[2][x] + TABLES[3][x]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_what_is_found_in_turn_within_a_call_is_not_its_effect(number: int) -> None:
+    """A pipeline checks its steps in the middle of a call, too."""
+    now = [0.0]
+    look = partial(walk_over, table_step, name="step", patches=Patches())
+    recorded = RecordedIdentity(lambda watch: look(watch=watch), clock=lambda: now[0])
+    for _ in range(3):
+        with recorded.calling():
+            table_step(1)
+    before = recorded.refresh().digest
+    TABLES[number][0] += 7
+    with recorded.calling():
+        for _ in TABLES:
+            now[0] += 1000
+            recorded.refresh()
+    assert recorded.refresh(again=True).digest != before
+
+
 def test_the_thread_that_makes_it_may_be_any() -> None:
     def looked_and_called() -> bool:
         recorded = RecordedIdentity(look)

@@ -21,7 +21,7 @@ from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 from warmstore.storage.threads import ANY_THREAD, NO_THREAD, is_program_thread
 
-_BRIEF = 0.25  # seconds that reading all contents again may take after the first call
+_BRIEF = 0.25  # seconds that reading all contents again may take at the first call, and in a check in between
 
 
 class RecordedIdentity:
@@ -130,6 +130,11 @@ class RecordedIdentity:
         """Seconds within which a check finds a write that leaves no trace."""
         return self._watch.window
 
+    @property
+    def is_read_briefly(self) -> bool:
+        """Whether an exact check takes little time."""
+        return self._watch.reading < _BRIEF
+
     def _walk_again(self) -> None:
         if self.effects.running:
             self._learn()
@@ -140,7 +145,7 @@ class RecordedIdentity:
     def _learn(self) -> WalkResult:
         """Walk, and count what has changed as effects of calls. Returns the result of the walk."""
         weights_too, calls = not self._is_strict, list(self.effects.running)
-        is_sure = bool(calls) and all(call.is_alone for call in calls)
+        is_sure = bool(calls) and all(call.is_alone for call in calls) and not self._watch.has_found_in_turn
         if is_sure and not all(call.is_exact for call in calls):
             is_sure = not self._watch.has_moved_inside()
         is_memory = None if is_sure else self.effects.is_memory

@@ -71,6 +71,8 @@ class Watch:
         self._leaves: bool | None = None  # during `after_call`: whether weights may have changed, too
         self.patches: Any = None
         """The patches that a walk has used. A search for them takes long, so that it has its turn as contents have."""
+        self.has_found_in_turn = False
+        """Whether a content that `look_in_turn` has read differs from the last walk: it may have done so for long."""
         self._turn = 0
         self._last = clock()
         self._allowance = 0.0
@@ -208,7 +210,7 @@ class Watch:
     def settle(self) -> None:
         """End a walk: later checks compare with the state now."""
         self._settled = SettledState(self._added, self._contents.values())
-        self._is_stale = False
+        self._is_stale = self.has_found_in_turn = False
         self._in_turn = [content for content in self._contents.values() if content.text != LEFT]
         self._size = sum(nbytes_of(content.value) for content in self._in_turn)
         self._known, self._weights_before, self._left_at = {}, {}, ()
@@ -278,7 +280,7 @@ class Watch:
         if allowance <= 0 or not (contents or at_all):
             return False
         # After a pause, the allowance suffices to hash all contents once.
-        most = max(self._size / self._rate, 1e-3) + (self._walking if at_all else 0.0)
+        most = max(self.reading, 1e-3) + (self._walking if at_all else 0.0)
         self._allowance, self._last = min(allowance, most), now
         self._turn = (self._turn + 1) % (len(contents) + at_all)
         if self._turn == len(contents):
@@ -287,7 +289,7 @@ class Watch:
         text = self._timed(content.value, content.make)
         self._allowance -= self._clock() - now
         if text != content.text:
-            self._is_stale = True
+            self._is_stale = self.has_found_in_turn = True
             content.text = text
         return self._is_stale
 
@@ -308,7 +310,12 @@ class Watch:
     @property
     def seconds(self) -> float:
         """Seconds to read everything again."""
-        return self._size / self._rate + self._walking
+        return self.reading + self._walking
+
+    @property
+    def reading(self) -> float:
+        """Seconds to hash all contents again."""
+        return self._size / self._rate
 
     @property
     def _rate(self) -> float:

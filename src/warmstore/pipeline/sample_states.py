@@ -49,9 +49,9 @@ def _locked(method: _Method) -> _Method:
     """A method of `SampleStates` that no other thread runs meanwhile."""
 
     @wraps(method)
-    def locked(self: SampleStates, *arguments: Any) -> Any:
+    def locked(self: SampleStates, *arguments: Any, **options: Any) -> Any:
         with self._lock:
-            return method(self, *arguments)
+            return method(self, *arguments, **options)
 
     return cast(_Method, locked)
 
@@ -134,7 +134,7 @@ class SampleStates:
         """Check all samples for changes, if that takes at most `SHARE` of the time since the last check."""
         samples, began = self.samples, time.monotonic()
         if SHARE * (began - self._seen) < self._seconds > self._brief:
-            self.look_at_source()
+            self.look_at_source(exactly=True)
             return
         if samples.recorded is not None:
             samples.recorded.refresh(again=True)
@@ -143,12 +143,17 @@ class SampleStates:
         self._seconds, self._brief = self._seen - began, _BRIEF
 
     @_locked
-    def look_at_source(self) -> None:
-        """Check the source, or its samples' classes, for changes that a quick check finds."""
+    def look_at_source(self, *, exactly: bool = False) -> None:
+        """Check the source, or its samples' classes, for changes that a quick check finds.
+
+        Args:
+            exactly: For those that an exact check finds, if it takes little time.
+        """
         samples = self._samples
         if samples is None or samples.recorded is None:
             return
-        if samples.recorded.refresh().digest != samples.identity.digest:
+        recorded = samples.recorded
+        if recorded.refresh(exactly=exactly and recorded.is_read_briefly).digest != samples.identity.digest:
             self._take_all(samples)
 
     def _take_all(self, samples: SampleIdentities) -> None:
