@@ -101,6 +101,11 @@ def _trip_function() -> Callable[[object], None]:
     return cast(Callable[[object], None], trip)
 
 
+_profiling: list[Any] = []
+"""Functions that have profiled: Python 3.11 calls one that was taken away, and was freed, if it was interrupted in a
+generator that ends."""
+
+
 class CallInterrupter(Interrupter):
     """Interrupts where Python handles signals: as a function begins, as a generator goes on, and after a call of a
     function in C; in warmstore, and in those parts of Python's library that it calls.
@@ -126,7 +131,8 @@ class CallInterrupter(Interrupter):
             self._trip  # noqa: B018  and nothing afterwards
 
     def __enter__(self) -> Self:
-        sys.setprofile(self._note)
+        _profiling.append(self._note)
+        sys.setprofile(_profiling[-1])
         return self
 
     def __exit__(self, *exception: object) -> None:
