@@ -200,14 +200,14 @@ class SampleStates:
     def making(self, indices: Sequence[int] | Int64) -> Iterator[None]:
         """Changes of these samples inside this context come from our own calls, unless they may be the program's."""
         samples, which, thread = self._samples, np.asarray(indices, np.int64), threading.get_ident()
-        is_alone = is_program_thread(self._home)
         if samples is None or not samples.may_be_written or not len(which):
             yield
             return
         with self._lock:
+            are_ours = is_program_thread(self._home) or self._keep_caches
             which = which[which < len(self._left)]  # the list may have grown
             stamps, before = self._take(which), self._making.get(thread, {})
-            made = zip(which.tolist(), map(bytes, stamps), strict=True) if is_alone or self._keep_caches else ()
+            made = zip(which.tolist(), map(bytes, stamps), strict=True) if are_ours else ()
             self._making[thread] = {**before, **dict(made)}
         try:
             yield
@@ -219,7 +219,7 @@ class SampleStates:
                 now, stamps_now = self._hashes(which)
                 left = _equal(stamps, stamps_now)  # a file is written by the program
                 left &= ~_equal(now, self._left[which])
-                if left.any() and (is_alone or self._keep_caches):
+                if left.any() and are_ours:
                     self._leave(which[left], now[left])
                     self._keep_caches = True
                 elif left.any():

@@ -73,10 +73,8 @@ class CallSettings:
         known = self._known.get(name)
         if known is None or known[0] is not value:
             look = partial(_look, name, value, self._ignore)
-            known = self._known[name] = (
-                value,
-                RecordedIdentity(look, effects=effects_of(value, (name, self._ignore)), caller=ANY_THREAD),
-            )
+            effects = effects_of(value, (name, self._ignore))
+            known = self._known[name] = value, RecordedIdentity(look, effects=effects, caller=ANY_THREAD)
         return known[1]
 
     def __reduce__(self) -> Any:
