@@ -424,6 +424,8 @@ class RunsMachine(RuleBasedStateMachine):
                 if thread.name != "tqdm_monitor":
                     thread.join(PATIENCE)
                     assert not thread.is_alive(), thread
+            for warning in LOG.take():  # of what ended after the last command
+                self.check_warning(warning)
             assert descriptors() <= self.descriptors + 3
         finally:
             for running in self.programs[1:]:
@@ -431,6 +433,7 @@ class RunsMachine(RuleBasedStateMachine):
             self.patches.undo()
             REGISTRY.remove(Boxed)
             logging.getLogger("warmstore").removeHandler(LOG)
+            LOG.take()
             TRAP.disarm()
             TRAP.is_broken = False
             shutil.rmtree(self.work)
