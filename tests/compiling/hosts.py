@@ -46,7 +46,11 @@ class Host:
         objects = Objects(url, limits=limits, at_exit=False)
         keyring = Keyring((KEY,)) if keyring is None else keyring
         self.tier = RemoteArtifacts(objects, keyring, self.store, environment, job=job, budget=StallBudget(wait))
-        self.tier.start()
+        try:
+            self.tier.start()
+        except BaseException:
+            self.close()
+            raise
 
     def make(self, *numbers: int) -> list[Artifact]:
         """Compile something and offer it."""
@@ -76,8 +80,11 @@ class Host:
         return dict(self.store.stats().counters)
 
     def close(self) -> None:
-        self.tier.close()
-        self.store.close()
+        try:
+            self.tier.close()
+        finally:
+            self.tier.close()  # as a session does: an interrupt may have come before the first one had begun to end
+            self.store.close()
 
 
 @contextmanager

@@ -12,13 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compiling.hosts import KEY
 
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.misses.key_descriptions import KeyDescription
+from warmstore.compiling.remote.remote_artifacts import RemoteArtifacts
+from warmstore.compiling.scratch.harvester import Harvester
 from warmstore.compiling.scratch.scratch_dir import ScratchDir, other_places, why_not
 from warmstore.compiling.session import CompileSession
 from warmstore.compiling.single_flight import SingleFlight
 from warmstore.compiling.store.artifact_store import ArtifactStore
+from warmstore.remote.limits import StallBudget
+from warmstore.remote.objects import Objects
+from warmstore.remote.signing import Keyring
 
 pytestmark = pytest.mark.forks
 
@@ -318,6 +324,47 @@ def test_a_forked_child_waits_for_no_lock_of_the_harvester(session: Open) -> Non
     over.set()
     harvester.join()
     assert status == 0
+
+
+def interrupted(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.remotes
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [
+        (CompileSession, "_remember_run"),
+        (Harvester, "harvest"),
+        (RemoteArtifacts, "_publish_rest"),
+        (SingleFlight, "close"),
+    ],
+    ids=["job", "files", "publishing", "flights"],
+)
+def test_an_interrupt_as_a_session_is_closed_leaves_nothing_open(
+    of: type, name: str, session: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set(threading.enumerate())
+    store = ArtifactStore(tmp_path / "store")
+    objects = Objects(tmp_path / "remote", at_exit=False)
+    remote = RemoteArtifacts(objects, Keyring((KEY,)), store, HERE, job="job", budget=StallBudget(20.0))
+    live = ScratchDir.create([tmp_path / "live"])
+    flights = SingleFlight(tmp_path / "flights")
+    one = CompileSession(store, live, HERE, job="job", requirements=dict, flights=flights, wait=1.0, remote=remote)
+    assert one.wanted(GRAPH, alone=True) is False
+    one.keep(GRAPH + "one", "fx_graph", b"x", 1.0)
+    monkeypatch.setattr(of, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        one.close()
+    monkeypatch.undo()
+    one.close()
+    assert store.closed
+    assert not live.path.exists()
+    assert flights.begin(GRAPH)  # as all are once it is closed
+    for thread in set(threading.enumerate()) - threads:
+        if thread.name.startswith("warmstore-"):
+            thread.join(20)
+            assert not thread.is_alive(), thread
 
 
 def test_a_store_of_root_is_read_by_others(session: Open, seen_by_all: Path) -> None:

@@ -358,6 +358,8 @@ def remote(interrupter: Interrupter, path: Path) -> None:
 def artifacts(interrupter: Interrupter, path: Path) -> None:
     """Two hosts share what they compile."""
 
+    threads = set(threading.enumerate())
+
     def use(name: str, numbers: range) -> None:
         with host(path / name, path / "remote") as one:
             for number in numbers:
@@ -370,6 +372,10 @@ def artifacts(interrupter: Interrupter, path: Path) -> None:
     use("second", range(4))
     with host(path / "second", path / "remote") as one:
         assert all(one.has(number) for number in range(4))
+    for thread in set(threading.enumerate()) - threads:
+        if thread.name.startswith("warmstore-remote"):
+            thread.join(20)
+            assert not thread.is_alive(), thread
 
 
 OPERATIONS: dict[str, Callable[[Interrupter, Path], None]] = {

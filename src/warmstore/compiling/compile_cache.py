@@ -31,6 +31,7 @@ from warmstore.compiling.settings import Settings
 from warmstore.compiling.single_flight import SingleFlight
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import message_of
+from warmstore.storage.interrupts import uninterrupted
 from warmstore.storage.lifecycle import Closeable
 from warmstore.storage.registry import COMPILED, register
 
@@ -93,18 +94,21 @@ class CompileCache(Closeable):
             except OSError:
                 flights = None
             remote = None if settings.offline else open_tier(settings.remote, store, environment, settings.job)
-            self.session = CompileSession(
-                store,
-                live,
-                environment,
-                job=settings.job,
-                requirements=partial(compiler_profiles.requirements_now, self.profile),
-                flights=flights,
-                wait=settings.wait,
-                remote=remote,
-                moved=self._moved,
-            )
-            undo.pop_all()
+            if remote is not None:
+                undo.callback(remote.close)
+            with uninterrupted():  # or the session's threads would go on without it
+                self.session = CompileSession(
+                    store,
+                    live,
+                    environment,
+                    job=settings.job,
+                    requirements=partial(compiler_profiles.requirements_now, self.profile),
+                    flights=flights,
+                    wait=settings.wait,
+                    remote=remote,
+                    moved=self._moved,
+                )
+                undo.pop_all()
         self.closed = False
         self._register()
         tested = is_tested(environment.torch)

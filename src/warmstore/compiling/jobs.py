@@ -32,9 +32,11 @@ def prepare(folder: Path, job: str, remote: RemoteSettings | None, max_size: int
     environment = probe()
     with ArtifactStore(folder, UNLIMITED if remote is None else max_size) as store:
         if (tier := open_tier(remote, store, environment, job)) is not None:
-            tier.start()
-            tier.fetch_job(job)
-            tier.close()
+            try:
+                tier.start()
+                tier.fetch_job(job)
+            finally:
+                tier.close()
         used = set(store.job(job))
         ready, reasons = set(), []
         for key, group in groupby(store.all(job), key=lambda artifact: artifact.key):

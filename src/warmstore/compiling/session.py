@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from warmstore.compiling.single_flight import SingleFlight
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.compiling.warn_once import WarnOnce
 from warmstore.errors import CompilationFailed
+from warmstore.storage.interrupts import uninterrupted
 
 if TYPE_CHECKING:
     from warmstore.compiling.remote.remote_artifacts import RemoteArtifacts
@@ -353,23 +354,24 @@ class CompileSession:
 
     def close(self) -> None:
         """Store the remaining files, record the job, and remove the scratch directory. Safe to call twice."""
-        with self._lock:
-            if self._closing:
-                return
-            self._closing = True
-        self._harvester.close()
-        try:
-            self._remember_run()
-        except Exception as error:
-            self._complain("the artifacts of job %s cannot be recorded", self.job, error)
-        if self._remote is not None:
-            self._remote.close(self._of_job().values())
-        if self._flights is not None:
-            self._flights.close()
-        try:
-            self.scratch.close()
-        finally:
-            self.store.close()
+        with ExitStack() as ends:  # all of them end, also where another one fails or is interrupted
+            with uninterrupted(), self._lock:
+                if self._closing:
+                    return
+                self._closing = True
+                ends.callback(self.store.close)
+                ends.callback(self.scratch.close)
+                if self._flights is not None:
+                    ends.callback(self._flights.close)
+                if self._remote is not None:
+                    ends.callback(self._remote.close)
+            self._harvester.close()
+            try:
+                self._remember_run()
+            except Exception as error:
+                self._complain("the artifacts of job %s cannot be recorded", self.job, error)
+            if self._remote is not None:
+                self._remote.close(self._of_job().values())
 
     def leave(self) -> None:
         """In a forked child: stop serving. The parent stores what compilers make in the scratch directory."""

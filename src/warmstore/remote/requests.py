@@ -91,14 +91,14 @@ class Requests(Closeable):
         """Cancel all requests, and end the thread. Safe to call twice."""
         if os.getpid() != self._process:
             return
-        with self._lock:
-            ended, self._ended = self._ended, True
-            loop, thread = self._loop, self._thread
-        if ended or loop is None or thread is None:
-            return
-        self.closed = True
-        self._unregister()
         with uninterrupted():
+            with self._lock:
+                ended, self._ended = self._ended, True
+                loop, thread = self._loop, self._thread
+            if ended or loop is None or thread is None:
+                return
+            self.closed = True
+            self._unregister()
             asyncio.run_coroutine_threadsafe(_end(loop), loop)
         thread.join()
 

@@ -286,23 +286,33 @@ class RemoteArtifacts:
                 self._changed.notify_all()
 
     def close(self, used: Iterable[Artifact] = ()) -> None:
-        """Publish the remaining artifacts, within the budget, and end the thread. Safe to call twice."""
-        if self._closing:
-            return
-        used = list(used)
+        """Publish the remaining artifacts, within the budget, and end the thread, also after an interrupt. Safe to call
+        twice."""
+        try:
+            if not self._closing:
+                self._publish_rest(list(used))
+        finally:
+            with uninterrupted():
+                self._stop()
+                self.objects.close()
+            if self._thread.ident is not None:
+                self._thread.join(_LAST)
+
+    def _publish_rest(self, used: Sequence[Artifact]) -> None:
         for artifact in used:
             self.offer(artifact)
         with self._changed.lock:
-            self._closing = True
             waiting = [*self._offered.values(), *self._publishing.values()]
             size = sum(artifact.size for artifact in waiting if self._is_new(artifact))
-            self._changed.notify_all()
+            self._stop()
         if size and not self.objects.breaker.is_open:
             self.budget.allow(size / _SENT)
             self.budget.wait(self._ended.is_set)
-        self.objects.close()
-        if self._thread.ident is not None:
-            self._thread.join(_LAST)
+
+    def _stop(self) -> None:
+        with self._changed.lock:
+            self._closing = True
+            self._changed.notify_all()
 
     def leave(self) -> None:
         """In a forked child: stop, and leave the remote to the parent."""
