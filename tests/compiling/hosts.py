@@ -2,6 +2,7 @@
 
 import random
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,6 +96,17 @@ def host(folder: Path, url: str | Path, **options: object) -> Iterator[Host]:
         yield one
     finally:
         one.close()
+
+
+@contextmanager
+def threads_end(prefix: str) -> Iterator[None]:
+    """The threads that begin in this context, and whose names begin so, end with it."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith(prefix):
+            thread.join(20)
+            assert not thread.is_alive(), thread
 
 
 FILE = Path(__file__)

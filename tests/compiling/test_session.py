@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.compiling.hosts import KEY
+from tests.compiling.hosts import KEY, threads_end
 
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.misses.key_descriptions import KeyDescription
@@ -342,29 +342,25 @@ def interrupted(*arguments: object) -> None:
     ids=["job", "files", "publishing", "flights"],
 )
 def test_an_interrupt_as_a_session_is_closed_leaves_nothing_open(
-    of: type, name: str, session: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    of: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads = set(threading.enumerate())
     store = ArtifactStore(tmp_path / "store")
     objects = Objects(tmp_path / "remote", at_exit=False)
     remote = RemoteArtifacts(objects, Keyring((KEY,)), store, HERE, job="job", budget=StallBudget(20.0))
     live = ScratchDir.create([tmp_path / "live"])
     flights = SingleFlight(tmp_path / "flights")
-    one = CompileSession(store, live, HERE, job="job", requirements=dict, flights=flights, wait=1.0, remote=remote)
-    assert one.wanted(GRAPH, alone=True) is False
-    one.keep(GRAPH + "one", "fx_graph", b"x", 1.0)
-    monkeypatch.setattr(of, name, interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with threads_end("warmstore-"):
+        one = CompileSession(store, live, HERE, job="job", requirements=dict, flights=flights, wait=1.0, remote=remote)
+        assert one.wanted(GRAPH, alone=True) is False
+        one.keep(GRAPH + "one", "fx_graph", b"x", 1.0)
+        monkeypatch.setattr(of, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            one.close()
+        monkeypatch.undo()
         one.close()
-    monkeypatch.undo()
-    one.close()
     assert store.closed
     assert not live.path.exists()
     assert flights.begin(GRAPH)  # as all are once it is closed
-    for thread in set(threading.enumerate()) - threads:
-        if thread.name.startswith("warmstore-"):
-            thread.join(20)
-            assert not thread.is_alive(), thread
 
 
 def test_a_store_of_root_is_read_by_others(session: Open, seen_by_all: Path) -> None:

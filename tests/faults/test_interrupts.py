@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from tests.compiling.hosts import host
+from tests.compiling.hosts import host, threads_end
 from tests.faults.interrupters import MANY, CallInterrupter, Interrupter
 from tests.pipeline.making import numbered_files, plan_of
 from tests.slow import either, thinned
@@ -358,24 +358,19 @@ def remote(interrupter: Interrupter, path: Path) -> None:
 def artifacts(interrupter: Interrupter, path: Path) -> None:
     """Two hosts share what they compile."""
 
-    threads = set(threading.enumerate())
-
     def use(name: str, numbers: range) -> None:
         with host(path / name, path / "remote") as one:
             for number in numbers:
                 if not one.has(number):
                     one.make(number)
 
-    interrupter.interrupt(lambda: use("first", range(3)))
-    use("first", range(3))
-    interrupter.interrupt(lambda: use("second", range(2)))
-    use("second", range(4))
-    with host(path / "second", path / "remote") as one:
-        assert all(one.has(number) for number in range(4))
-    for thread in set(threading.enumerate()) - threads:
-        if thread.name.startswith("warmstore-remote"):
-            thread.join(20)
-            assert not thread.is_alive(), thread
+    with threads_end("warmstore-remote"):
+        interrupter.interrupt(lambda: use("first", range(3)))
+        use("first", range(3))
+        interrupter.interrupt(lambda: use("second", range(2)))
+        use("second", range(4))
+        with host(path / "second", path / "remote") as one:
+            assert all(one.has(number) for number in range(4))
 
 
 OPERATIONS: dict[str, Callable[[Interrupter, Path], None]] = {

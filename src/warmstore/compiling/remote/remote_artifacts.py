@@ -317,6 +317,7 @@ class RemoteArtifacts:
     def leave(self) -> None:
         """In a forked child: stop, and leave the remote to the parent."""
         self._closing = True
+        self._changed = Condition()  # a thread of the parent's may hold the lock
         self.objects.leave()
 
     def _is_new(self, artifact: Artifact) -> bool:
